@@ -1,0 +1,1 @@
+"""Adapters that guess tokens cheaply: one protocol (``base``), several drafters."""

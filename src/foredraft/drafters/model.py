@@ -1,0 +1,182 @@
+"""Drafts with a second, smaller model of the same vocabulary: chains, and trees level by level.
+
+Its cache is rolled back with the same ``keep`` as the target's. Where its context is smaller than the text it goes on
+with the end of the text; an id it does not know is left out of what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from foredraft.engines.base import Engine, Session
+from foredraft.errors import InvalidValue
+from foredraft.sampling import History, Sampler
+from foredraft.trees import children, path_to, static_shape
+from foredraft.types import Budget, Draft, Ids, Law, Logits
+
+
+class ModelDrafter:
+    """``limit``: ids from here on are padding, or unknown to one side, and never proposed or fed. ``barred``: single
+    ids that may not be proposed (they mean something else to the target)."""
+
+    def __init__(
+        self, engine: Engine, *, limit: int | None = None, barred: Iterable[int] = (), name: str = "model"
+    ) -> None:
+        self.name = name
+        self._engine = engine
+        self._session: Session | None = None
+        self._limit = min(limit or engine.info.vocab_size, engine.info.vocab_size)
+        self._barred = frozenset(token for token in barred if token < self._limit)
+        self._restricted: tuple[Sampler, Sampler] | None = None
+        self._view: list[int] = []  # the text as the draft model sees it
+        self._read = 0  # tokens of the text that went into the view
+        self._fed: dict[int, int] = {}  # drafted node -> its number among the session's pending tokens
+        self._unseen = 0  # committed tokens among the pending ones
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Start from an empty cache and read the prompt up to its last token."""
+        session = self._opened()
+        session.rewind(0)
+        self._view, self._read, self._fed, self._unseen = [], 0, {}, 0
+        self._restricted = None
+        self._look(prompt[:-1])
+        if self._view:
+            self._fit(session, 1)
+            self._feed_view(session, rows=0)
+            self._keep(session, ())
+
+    def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
+        """A chain or tree within ``budget``, drawn with the target's own noise (rule ``coupled``)."""
+        session = self._opened()
+        self._look(context.tokens)
+        if not self._view or context.tokens[-1] >= self._limit:
+            return Draft.empty(self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft")
+        self._fit(session, budget.nodes)
+        growth = _Growth(static_shape(budget), self._sampler(sampler), context)
+        growth.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
+        while level := growth.next_level():
+            self._deepen(session, growth, level)
+        draft = growth.draft(self.name)
+        if not len(draft):
+            self._keep(session, ())
+        return draft
+
+    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+        """Roll the cache back to the committed tokens and the accepted ones that the draft model has seen."""
+        self._keep(self._opened(), accepted)
+
+    def close(self) -> None:
+        """Free the session (the engine belongs to the caller)."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            self._session = self._engine.open()
+        return self._session
+
+    def _sampler(self, sampler: Sampler) -> Sampler:
+        """The request's sampler with the barred ids taken out, made once per request."""
+        if not self._barred:
+            return sampler
+        if self._restricted is None or self._restricted[0] is not sampler:
+            self._restricted = (sampler, sampler.restricted(self._barred))
+        return self._restricted[1]
+
+    def _look(self, text: Sequence[int]) -> None:
+        """Take new tokens of the text into the view, unknown ids left out."""
+        self._view += [token for token in text[self._read :] if token < self._limit]
+        self._read = len(text)
+
+    def _fit(self, session: Session, nodes: int) -> None:
+        """Where the view would outgrow the draft's context, go on with its end: half a context, so that reading it
+        again costs at most one token per token on average."""
+        room = self._engine.info.max_context - nodes
+        if room < 1:
+            raise InvalidValue("draft context", self._engine.info.max_context, f"more than {nodes} drafted tokens")
+        if len(self._view) > room:
+            self._view = self._view[-max(1, room // 2) :]
+            session.rewind(0)
+
+    def _feed_view(self, session: Session, rows: int) -> Logits:
+        tokens = np.array(self._view[session.length :], np.int32)
+        self._unseen = len(tokens)
+        if not len(tokens):
+            # The cache already holds the whole view (its last token was drafted and accepted): score it again.
+            session.rewind(session.length - 1)
+            return self._feed_view(session, rows)
+        parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+        return session.extend(tokens, parents, rows).logits
+
+    def _deepen(self, session: Session, growth: _Growth, level: list[int]) -> None:
+        """Feed one level's inner nodes in one pass and draw their children."""
+        base = self._unseen + len(self._fed)
+        parents = [self._fed.get(growth.parents[node], self._unseen - 1) for node in level]
+        tokens = np.array([growth.tokens[node] for node in level], np.int32)
+        rows = session.extend(tokens, np.array(parents, np.int32), len(level)).logits
+        for order, node in enumerate(level):
+            self._fed[node] = base + order
+            growth.put(node, rows[order, : self._limit])
+
+    def _keep(self, session: Session, accepted: Sequence[int]) -> None:
+        path = list(range(self._unseen))
+        for node in accepted:
+            if node not in self._fed:
+                break
+            path.append(self._fed[node])
+        session.keep(path)
+        self._fed, self._unseen = {}, 0
+
+
+class _Growth:
+    """A tree under construction along a static shape. A node at the end of the text gets no children."""
+
+    def __init__(self, shape: Ids, sampler: Sampler, context: History) -> None:
+        self._planned = children(shape)
+        self._sampler = sampler
+        self._context = context
+        self._slot: dict[int, int] = {-1: -1}  # drafted node -> node of the shape
+        self._fresh: list[int] = []
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self._laws: list[Law | None] = []
+
+    def put(self, node: int, row: Logits) -> None:
+        """Draw the planned children of ``node`` from its logits ``row`` float32[V]."""
+        planned = self._planned.get(self._slot[node], [])
+        if not planned:
+            return
+        length = len(self._context)
+        for ancestor in path_to(self.parents, node):
+            self._context.push(self.tokens[ancestor])
+        ids, law = self._sampler.children(row, self._context, len(planned))
+        self._context.shrink(length)
+        for slot, token in zip(planned, ids.tolist(), strict=False):
+            self._slot[len(self.tokens)] = slot
+            self._fresh.append(len(self.tokens))
+            self.tokens.append(token)
+            self.parents.append(node)
+            self._laws.append(law)
+
+    def next_level(self) -> list[int]:
+        """The nodes added since the last call that are to have children."""
+        level = [
+            node
+            for node in self._fresh
+            if self._slot[node] in self._planned and not self._sampler.ends(self.tokens[node])
+        ]
+        self._fresh = []
+        return level
+
+    def draft(self, name: str) -> Draft:
+        """The finished proposal."""
+        laws = tuple(law for law in self._laws if law is not None)
+        return Draft(
+            np.array(self.tokens, np.int32),
+            np.array(self.parents, np.int32),
+            laws if laws and len(laws) == len(self.tokens) else None,
+            name,
+        )

@@ -1,0 +1,167 @@
+"""Drafts by copying: where did the last tokens occur before, and what came next?
+
+Prompt lookup (Saxena 2023; in REST/LLMA's family) over prompt + output of one request. Hash chains as in LZ77 keep
+the cost per token constant, whatever the context length. Needs no model.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foredraft.errors import InvalidValue
+from foredraft.sampling import History, Sampler
+from foredraft.trees import TreeBuilder
+from foredraft.types import Budget, Draft, Logits
+
+
+_NEAR = 4
+"""How many matched tokens being next to the copy point is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramConfig:
+    """``min_n``/``max_n``: shortest and longest suffix matched. ``candidates``: earlier occurrences compared per
+    level. ``resume``: after a miss, a single-token match this near behind the copy point also counts, so that copying
+    goes on after an edited word (0 = off)."""
+
+    min_n: int = 2
+    max_n: int = 16
+    candidates: int = 32
+    resume: int = 16
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_n <= self.max_n <= 64:
+            raise InvalidValue("min_n, max_n", (self.min_n, self.max_n), "1 <= min_n <= max_n <= 64")
+        if not 1 <= self.candidates <= 4096:
+            raise InvalidValue("candidates", self.candidates, "1 to 4096")
+
+
+class _Level:
+    """All occurrences of the n-grams of one length: newest end position, and for every end the one before it."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.newest: dict[tuple[int, ...], int] = {}
+        self.before: list[int] = []
+
+    def add(self, tokens: Sequence[int], end: int) -> None:
+        """Index the n-gram that ends just before ``end``; called for end = 1, 2, 3, …"""
+        if end < self.n:
+            self.before.append(-1)
+            return
+        key = tuple(tokens[end - self.n : end])
+        self.before.append(self.newest.get(key, -1))
+        self.newest[key] = end
+
+
+class NgramDrafter:
+    """Longest suffix match over prompt + output; of equally good matches the newest comes first. With
+    ``budget.branches`` > 1 the continuations of several matches are merged into one tree.
+
+    Lookup levels are n = min_n, 2·min_n, 4·min_n, … ≤ max_n: the longest level with an occurrence is searched, its
+    candidates are compared backwards up to max_n tokens. A match near the copy point (where the last accepted copy
+    stopped) counts ``_NEAR`` tokens longer.
+    """
+
+    name = "ngram"
+
+    def __init__(self, config: NgramConfig | None = None, *, barred: frozenset[int] = frozenset()) -> None:
+        self._config = config or NgramConfig()
+        self._barred = barred
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tokens: list[int] = []
+        self._levels: list[_Level] = []
+        n = self._config.min_n
+        while n <= self._config.max_n:
+            self._levels.append(_Level(n))
+            n *= 2
+        self._copy_point = -1  # index in the text of the token that a copy would take next
+        self._origins: list[int] = []  # for each node drafted: the index in the text it was copied from
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Forget the last request."""
+        self._reset()
+
+    def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
+        """Continuations of the best matches; point-mass proposals (no law)."""
+        self._catch_up(context.tokens)
+        builder = TreeBuilder(budget.nodes)
+        self._origins = []
+        for end in self._matches(max(1, budget.branches)):
+            builder.add(self._continuation(end, budget.depth))
+            self._origins += range(end, end + len(builder.tokens) - len(self._origins))
+        if not builder.tokens:
+            return Draft.empty(self.name, "ngram: no earlier occurrence")
+        return Draft(np.array(builder.tokens, np.int32), np.array(builder.parents, np.int32), None, self.name)
+
+    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+        """Move the copy point behind the accepted tokens; a rejected copy leaves it where it was."""
+        if accepted:
+            self._copy_point = self._origins[accepted[-1]] + 1
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._reset()
+
+    def _catch_up(self, tokens: Sequence[int]) -> None:
+        """Index the tokens committed since the last call: amortised O(levels · max_n) each."""
+        for position in range(len(self._tokens), len(tokens)):
+            self._tokens.append(tokens[position])
+            for level in self._levels:
+                level.add(self._tokens, position + 1)
+
+    def _matches(self, want: int) -> list[int]:
+        """Ends of the best earlier matches of the text's suffix, best first."""
+        if not self._tokens:
+            return []
+        ends = {*self._occurrences(), *self._near_copy_point()}
+        return heapq.nlargest(want, ends, key=lambda end: (self._score(end), end))
+
+    def _occurrences(self) -> list[int]:
+        """Ends of the newest occurrences at the longest level that has any."""
+        for level in reversed(self._levels):
+            ends: list[int] = []
+            end = level.before[len(self._tokens) - 1]
+            while end > 0 and len(ends) < self._config.candidates:
+                ends.append(end)
+                end = level.before[end - 1]
+            if ends:
+                return ends
+        return []
+
+    def _near_copy_point(self) -> list[int]:
+        """Ends of the occurrences of the last token just behind the copy point, nearest first, at most one."""
+        start = self._copy_point
+        if start < 0:
+            return []
+        for index in range(start, min(start + self._config.resume, len(self._tokens) - 1)):
+            if self._tokens[index] == self._tokens[-1]:
+                return [index + 1]
+        return []
+
+    def _score(self, end: int) -> int:
+        """Length of the common suffix of the text and of its part before ``end``, at most max_n; nearer is better."""
+        tokens, size = self._tokens, len(self._tokens)
+        length = 0
+        while length < min(self._config.max_n, end) and tokens[end - 1 - length] == tokens[size - 1 - length]:
+            length += 1
+        near = 0 <= self._copy_point < end <= self._copy_point + self._config.resume
+        return length + _NEAR * near
+
+    def _continuation(self, end: int, depth: int) -> list[int]:
+        """Tokens that followed the occurrence before ``end``; a copy may run on into itself (a repeating text)."""
+        size = len(self._tokens)
+        result: list[int] = []
+        for offset in range(depth):
+            index = end + offset
+            token = self._tokens[index] if index < size else result[index - size]
+            if token in self._barred:
+                break
+            result.append(token)
+        return result

@@ -1,0 +1,1 @@
+"""Adapters that run a model: one protocol (``base``), several engines."""

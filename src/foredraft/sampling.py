@@ -1,0 +1,381 @@
+"""Logits -> law -> choice. Position-keyed noise makes a choice a pure function of (seed, position, token).
+
+Knows nothing about trees, drafts or engines. All arithmetic is float64 and touches only the tokens that
+survive truncation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import EngineFailure
+from foredraft.types import Floats, Ids, Law, Logits, Rule, SamplingParams
+
+TARGET, DRAFT, ACCEPT = 0, 1, 2
+"""Noise streams. ``coupled`` drafts with the TARGET stream; ``residual`` needs independent ones."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_BLOCK = 64
+
+
+class Noise(Protocol):
+    """Source of the random choices of one request. The law tests enumerate every branch behind it."""
+
+    def pick(self, law: Law, position: int, stream: int) -> int:
+        """One draw from ``law``, keyed by (position, stream)."""
+        ...
+
+    def ranked(self, law: Law, position: int, k: int, stream: int) -> Ids:
+        """Up to k draws without replacement, in the order drawn; the first one equals ``pick``."""
+        ...
+
+    def accept(self, probability: float, position: int, index: int) -> bool:
+        """True with ``probability``: the ``index``-th accept test of ``position``, independent of the draws."""
+        ...
+
+
+def _mix(x: int) -> int:
+    """SplitMix64's output function (Steele, Lea, Flood 2014, Fig. 15) on a Python integer."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def hash_ids(key: int, ids: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Counter-based bits: output ``id + 1`` of the SplitMix64 stream that starts at ``key``, uint64[S].
+
+    Integer arithmetic modulo 2**64 only, hence the same on every platform.
+    """
+    with np.errstate(over="ignore"):
+        x = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(key)
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+    return x
+
+
+def _to_unit(bits: NDArray[np.uint64]) -> Floats:
+    """53 high bits -> the centre of one of 2**53 cells of (0, 1); never 0 or 1."""
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+class GumbelNoise:
+    """Gumbel noise G(seed, position, token): ``argmax(log p + G)`` is a draw from p (Gumbel-max trick), and the
+    top k of it are k draws without replacement (Gumbel-top-k; Kool et al., arXiv 1903.06059, §2)."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = _mix(seed & _MASK)
+
+    def _key(self, position: int, stream: int) -> int:
+        return _mix((_mix((self._seed + position * _GOLDEN) & _MASK) + (stream + 1) * _GOLDEN) & _MASK)
+
+    def gumbel(self, ids: NDArray[np.integer], position: int, stream: int = TARGET) -> Floats:
+        """G for each of ``ids``, float64[S]."""
+        unit = _to_unit(hash_ids(self._key(position, stream), ids))
+        return np.asarray(-np.log(-np.log(unit)), np.float64)
+
+    def pick(self, law: Law, position: int, stream: int = TARGET) -> int:
+        """One draw: the token with the highest score + noise."""
+        return int(self.ranked(law, position, 1, stream)[0])
+
+    def ranked(self, law: Law, position: int, k: int, stream: int = TARGET) -> Ids:
+        """The k tokens with the highest score + noise, best first, int32[min(k, S)]."""
+        if len(law.ids) == 1:
+            return law.ids
+        ids, scores = self._contenders(law, position, k, stream)
+        keys = scores + self.gumbel(ids, position, stream)
+        if k == 1:
+            return ids[[int(keys.argmax())]]
+        return ids[np.argsort(-keys, kind="stable")[:k]]
+
+    def _contenders(self, law: Law, position: int, k: int, stream: int) -> tuple[Ids, Floats]:
+        """Drop tokens that cannot be among the best k, without a logarithm for each of a whole vocabulary.
+
+        Score the ``_HEAD`` likeliest tokens; the k-th of them is a bar. Another token has a score of at most
+        ``cap``, so it passes only if its noise exceeds bar - cap, which is one comparison of its raw bits.
+        """
+        head_size = 1024 + k
+        if len(law.ids) <= 4 * head_size:
+            return law.ids, law.scores
+        head = largest(law.scores, head_size)
+        keys = law.scores[head] + self.gumbel(law.ids[head], position, stream)
+        bar = np.partition(keys, -k)[-k] - law.scores[head].min()
+        threshold = max(np.exp(-np.exp(-bar)) - 2.0**-50, 0.0)  # margin for rounding of the two logarithms
+        bits = hash_ids(self._key(position, stream), law.ids)
+        passes = bits >= np.uint64(min(threshold * 2.0**64, 2.0**64 - 2048))
+        passes[head] = True
+        chosen = np.flatnonzero(passes)
+        return law.ids[chosen], law.scores[chosen]
+
+    def accept(self, probability: float, position: int, index: int) -> bool:
+        """Compare a uniform number keyed by (position, index) with ``probability``."""
+        return float(_to_unit(hash_ids(self._key(position, ACCEPT), np.array([index])))[0]) < probability
+
+
+def largest(values: NDArray[np.floating], k: int) -> NDArray[np.intp]:
+    """Indices, ascending, of a superset of the k largest ``values`` (any ties at the bar included).
+
+    The k-th largest block maximum bounds the k-th largest value from below, so one pass over the array
+    replaces a partition of it. NaN-free input expected.
+    """
+    size = len(values)
+    whole = size // _BLOCK * _BLOCK
+    if whole // _BLOCK <= k:
+        return np.arange(size)
+    tops = values[:whole].reshape(-1, _BLOCK).max(axis=1)
+    bar = np.partition(tops, -k)[-k]
+    return np.flatnonzero(values >= bar)
+
+
+class History:
+    """The tokens a law may depend on, with counts kept incrementally: O(1) per push and pop.
+
+    ``push``/``pop`` walk a tree path: the law at every node sees *that path's* history.
+    """
+
+    def __init__(self, prompt: Iterable[int], window: int = 0) -> None:
+        self._tokens = list(prompt)
+        self.prompt_length = len(self._tokens)
+        self._window = window
+        self.seen: dict[int, int] = {}
+        self.output: dict[int, int] = {}
+        for index in range(max(0, self.prompt_length - window) if window else 0, self.prompt_length):
+            self._count(self.seen, self._tokens[index], 1)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All tokens, prompt first. A live view: read it, do not keep it."""
+        return self._tokens
+
+    @property
+    def generated(self) -> int:
+        """Tokens behind the prompt."""
+        return len(self._tokens) - self.prompt_length
+
+    def shrink(self, length: int) -> None:
+        """Pop until ``length`` tokens are left."""
+        while len(self._tokens) > length:
+            self.pop()
+
+    @staticmethod
+    def _count(counts: dict[int, int], token: int, change: int) -> None:
+        value = counts.get(token, 0) + change
+        if value:
+            counts[token] = value
+        else:
+            counts.pop(token, None)
+
+    def _slide(self, index: int, change: int) -> None:
+        """Count the token at ``index`` in or out of the window."""
+        self._count(self.seen, self._tokens[index], change)
+        if index >= self.prompt_length:
+            self._count(self.output, self._tokens[index], change)
+
+    def push(self, token: int) -> None:
+        """Append one token."""
+        self._tokens.append(token)
+        self._slide(len(self._tokens) - 1, 1)
+        if self._window and len(self._tokens) > self._window:
+            self._slide(len(self._tokens) - 1 - self._window, -1)
+
+    def pop(self) -> int:
+        """Take the last token back."""
+        if self._window and len(self._tokens) > self._window:
+            self._slide(len(self._tokens) - 1 - self._window, 1)
+        self._slide(len(self._tokens) - 1, -1)
+        return self._tokens.pop()
+
+
+class Sampler:
+    """Turns logits rows into laws and choices for one request. ``bars``: ids that are never to be chosen
+    (what a draft may not propose); ``eog_ids``: barred until ``min_tokens`` are generated."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        rule: Rule = "coupled",
+        noise: Noise | None = None,
+        eog_ids: Iterable[int] = (),
+        bars: Iterable[int] = (),
+    ) -> None:
+        self.params = params
+        self.rule = rule
+        self.noise: Noise = noise or GumbelNoise(params.seed)
+        self._ends = frozenset(eog_ids)
+        self._eog = np.array(sorted(self._ends), np.int64)
+        self._bars = np.array(sorted(bars), np.int64)
+        bias = {token: value for token, value in params.logit_bias.items() if token >= 0}
+        self._bias_ids = np.array(sorted(bias), np.int64)
+        self._bias = np.array([bias[token] for token in sorted(bias)], np.float64)
+
+    @property
+    def draft_stream(self) -> int:
+        """The noise stream a draft draws its proposals with."""
+        return TARGET if self.rule == "coupled" else DRAFT
+
+    def ends(self, token: int) -> bool:
+        """True if ``token`` ends the text."""
+        return token in self._ends
+
+    def restricted(self, bars: Iterable[int]) -> Sampler:
+        """The same sampler with more ids barred: what a draft of a smaller vocabulary proposes with."""
+        both = [*self._bars.tolist(), *bars]
+        return Sampler(self.params, rule=self.rule, noise=self.noise, eog_ids=self._eog.tolist(), bars=both)
+
+    def choose(self, logits: Logits, history: History) -> int:
+        """The target's choice after ``history``: a pure function of logits, history and seed."""
+        row = self._edited(logits, history)
+        if self.params.greedy:
+            return _argmax(row)
+        return self.noise.pick(self._truncated(row), len(history), TARGET)
+
+    def children(self, logits: Logits, history: History, k: int) -> tuple[Ids, Law | None]:
+        """Up to k proposals in the order to be tried, and the law they were drawn from without replacement
+        (None: a deterministic choice, a point mass each)."""
+        row = self._edited(logits, history)
+        if self.params.greedy:
+            return _best(row, k), None
+        law = self._truncated(row)
+        ids = self.noise.ranked(law, len(history), k, self.draft_stream)
+        return ids, (None if self.rule == "coupled" else law)
+
+    def law(self, logits: Logits, history: History) -> Law:
+        """The law of the next token after all processing, at a row whose history is ``history``."""
+        row = self._edited(logits, history)
+        if self.params.greedy:
+            return Law.point(_argmax(row))
+        return self._truncated(row)
+
+    def scores(self, logits: Logits, history: History) -> tuple[Ids, Floats]:
+        """What the coupled choice maximises: (ids, scores + noise); greedy: the edited logits themselves."""
+        row = self._edited(logits, history)
+        if self.params.greedy:
+            return np.arange(len(row), dtype=np.int32), row.astype(np.float64)
+        law = self._truncated(row)
+        if not isinstance(self.noise, GumbelNoise):
+            return law.ids, law.scores
+        return law.ids, law.scores + self.noise.gumbel(law.ids, len(history))
+
+    def _edited(self, logits: Logits, history: History) -> NDArray[np.floating]:
+        """Bias, penalties, bars: the caller's row itself when there is nothing to do."""
+        early = history.generated < self.params.min_tokens
+        if not (self.params.penalised or len(self._bias_ids) or len(self._bars) or early):
+            return logits
+        row = logits.astype(np.float64)
+        inside = self._bias_ids < len(row)
+        row[self._bias_ids[inside]] += self._bias[inside]
+        if self.params.penalised:
+            self._penalise(row, history)
+        for barred in (self._bars, self._eog if early else self._eog[:0]):
+            row[barred[barred < len(row)]] = -np.inf
+        return row
+
+    def _penalise(self, row: Floats, history: History) -> None:
+        """Repetition penalty of CTRL (arXiv 1909.05858, §4.1, sign-aware as commonly used), then presence and
+        frequency penalties as in the OpenAI API."""
+        params = self.params
+        if params.repetition_penalty != 1.0 and history.seen:
+            ids = np.fromiter(history.seen, np.int64, len(history.seen))
+            ids = ids[ids < len(row)]
+            values = row[ids]
+            penalty = params.repetition_penalty
+            row[ids] = np.where(values > 0, values / penalty, values * penalty)
+        if (params.presence_penalty or params.frequency_penalty) and history.output:
+            ids = np.fromiter(history.output, np.int64, len(history.output))
+            counts = np.fromiter(history.output.values(), np.float64, len(history.output))
+            inside = ids < len(row)
+            row[ids[inside]] -= params.presence_penalty + params.frequency_penalty * counts[inside]
+
+    def _truncated(self, row: NDArray[np.floating]) -> Law:
+        """Temperature, top-k, top-p, min-p; scores of the law have maximum 0."""
+        params = self.params
+        peak = row[_argmax(row)]
+        if params.top_k and params.top_k < len(row):
+            ids = _best(row, params.top_k)
+            ids.sort()
+        elif params.top_p < 1.0:
+            ids = _nucleus(row, peak, params)
+        elif params.min_p > 0.0:
+            ids = _at_least(row, peak + params.temperature * np.log(params.min_p))
+        else:
+            ids = _at_least(row, -np.inf)
+        scores = _scaled(row[ids], peak, params.temperature)
+        if params.top_k and params.top_p < 1.0:
+            order = np.argsort(-scores, kind="stable")
+            mass = np.cumsum(np.exp(scores[order]))
+            stays = np.sort(order[: int(np.searchsorted(mass, params.top_p * mass[-1])) + 1])
+            ids, scores = ids[stays], scores[stays]
+        if params.min_p > 0.0:
+            stays = np.flatnonzero(scores >= np.log(params.min_p))
+            ids, scores = ids[stays], scores[stays]
+        return Law(ids, scores)
+
+
+def _argmax(row: NDArray[np.floating]) -> int:
+    """Index of the highest entry; a NaN, which numpy would return first, is an engine's fault."""
+    best = int(row.argmax())
+    if np.isnan(row[best]):
+        raise EngineFailure(f"the engine returned NaN as the logit of token {best}; the model file may be damaged")
+    return best
+
+
+def _scaled(values: NDArray[np.floating], peak: float, temperature: float) -> Floats:
+    return np.asarray((values.astype(np.float64) - peak) / temperature, np.float64)
+
+
+def _at_least(row: NDArray[np.floating], bar: float) -> Ids:
+    """Ids, ascending, of the finite entries >= ``bar``."""
+    return np.flatnonzero((row >= bar) if bar > -np.inf else (row > -np.inf)).astype(np.int32)
+
+
+def _best(row: NDArray[np.floating], k: int) -> Ids:
+    """The k highest finite entries, best first; ties go to the lower id, as argmax does."""
+    if k == 1:
+        return np.array([_argmax(row)], np.int32)
+    ids = largest(row, k)
+    ids = ids[np.argsort(-row[ids], kind="stable")[:k]]
+    return ids[np.isfinite(row[ids])].astype(np.int32)
+
+
+def _nucleus(row: NDArray[np.floating], peak: float, params: SamplingParams) -> Ids:
+    """Ids, ascending, of the smallest set of likeliest tokens with mass >= top_p (Holtzman et al., arXiv
+    1904.09751, §3.1). Sorts only as many tokens as needed; the mass of the rest is summed from float32
+    exponentials, a relative error below 1e-7 of that rest."""
+    single = np.exp((row.astype(np.float32) - np.float32(peak)) / np.float32(params.temperature))
+    total = float(single.sum(dtype=np.float64))
+    floor = 1.0
+    while True:
+        floor = floor / 16 if floor > 1e-30 else -1.0
+        head = np.flatnonzero(single >= floor)
+        scores = _scaled(row[head], peak, params.temperature)
+        order = np.argsort(-scores, kind="stable")
+        mass = np.cumsum(np.exp(scores[order]))
+        rest = total - float(single[head].sum(dtype=np.float64))
+        need = params.top_p * (float(mass[-1]) + max(rest, 0.0))
+        if mass[-1] >= need or len(head) == len(row):
+            break
+    return np.sort(head[order[: int(np.searchsorted(mass, need)) + 1]]).astype(np.int32)
+
+
+def log_softmax_at(logits: Logits, ids: Sequence[int]) -> Floats:
+    """Natural-log probabilities of ``ids`` under the unprocessed ``logits``, float64[len(ids)]."""
+    peak = float(logits.max())
+    total = float(np.log(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+    return np.asarray(logits[list(ids)].astype(np.float64) - peak - total, np.float64)
+
+
+def top_logprobs(logits: Logits, k: int) -> tuple[tuple[int, float], ...]:
+    """The k likeliest tokens of the unprocessed logits as (id, natural-log probability), best first."""
+    ids = _best(logits, k).tolist()
+    return tuple(zip(ids, log_softmax_at(logits, ids).tolist(), strict=True))
