@@ -96,7 +96,9 @@ class _Run:
         self._room = min(limits.max_tokens, parts.info.max_context - len(prompt))
         self._off: str | None = None
         if parts.info.rollback == "none":
-            self._off = f"rollback: none, plain decoding ({parts.info.reason or 'the engine cannot forget tokens'})"
+            self._off = (
+                f"rollback: none, plain decoding ({parts.info.reason or 'the engine cannot forget tokens'})"
+            )
         self._outlet = _Outlet(parts.stops, limits.eog_ids)
 
     def steps(self) -> Iterator[Step]:
@@ -226,7 +228,9 @@ class _Run:
         top = top_logprobs(row, self._limits.logprobs) if self._limits.logprobs else ()
         return Emitted(token, drafted, float(log_softmax_at(row, [token])[0]), top)
 
-    def _commit(self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted], hidden: Logits | None) -> None:
+    def _commit(
+        self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted], hidden: Logits | None
+    ) -> None:
         for token in tokens:
             self._history.push(token.id)
         if len(draft):
@@ -287,7 +291,9 @@ def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:
     if len(draft) == 0:
         return
     if len(draft) > budget.nodes or len(draft.parents) != len(draft) or not trees.is_tree(draft.parents):
-        raise InvalidValue("draft", len(draft), f"a tree of at most {budget.nodes} nodes, parents before children")
+        raise InvalidValue(
+            "draft", len(draft), f"a tree of at most {budget.nodes} nodes, parents before children"
+        )
     if int(trees.depths(draft.parents).max()) > budget.depth:
         raise InvalidValue("draft depth", int(trees.depths(draft.parents).max()), f"at most {budget.depth}")
     if int(draft.tokens.min()) < 0 or int(draft.tokens.max()) >= vocab_size:

@@ -326,7 +326,9 @@ def _argmax(row: NDArray[np.floating]) -> int:
     """Index of the highest entry; a NaN, which numpy would return first, is an engine's fault."""
     best = int(row.argmax())
     if np.isnan(row[best]):
-        raise EngineFailure(f"the engine returned NaN as the logit of token {best}; the model file may be damaged")
+        raise EngineFailure(
+            f"the engine returned NaN as the logit of token {best}; the model file may be damaged"
+        )
     return best
 
 

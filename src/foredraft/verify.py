@@ -16,9 +16,7 @@ from foredraft.trees import children
 from foredraft.types import Draft, Floats, Ids, Law, Logits, Verdict
 
 
-def verify(
-    draft: Draft, logits: Logits, sampler: Sampler, history: History, max_tv: float = 0.0
-) -> Verdict:
+def verify(draft: Draft, logits: Logits, sampler: Sampler, history: History, max_tv: float = 0.0) -> Verdict:
     """Walk the tree from the root. ``logits`` float32[N + 1, V]: row 0 scores the children of the last committed
     token, row i + 1 those of node i. ``history`` is left as it was found.
 
@@ -36,7 +34,9 @@ def verify(
 def check_max_tv(max_tv: float) -> float:
     """The bound a user may state for ``relaxed``."""
     if not 0.0 < max_tv < 1.0:
-        raise InvalidValue("max_tv", max_tv, "a number in (0, 1), e.g. 0.02; for exact output use rule coupled")
+        raise InvalidValue(
+            "max_tv", max_tv, "a number in (0, 1), e.g. 0.02; for exact output use rule coupled"
+        )
     return max_tv
 
 

@@ -17,6 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from foredraft.errors import InvalidValue, MissingExtra, ModelFileError, PromptError
+from foredraft.modelfile import read_gguf
 from foredraft.tokens import Attribute, check_id
 
 _MAX_BYTES = 2**31 - 1
@@ -54,7 +55,7 @@ class NativeLog:
         self._errors.clear()
 
 
-def _api() -> ModuleType:
+def native_api() -> ModuleType:
     """The low-level bindings, or MissingExtra with the command that installs them."""
     try:
         return import_module("llama_cpp.llama_cpp")
@@ -68,7 +69,7 @@ def _api() -> ModuleType:
 def quiet_native_log() -> NativeLog:
     """Route llama.cpp's log to a NativeLog that lives as long as the process. Safe to call any number of
     times."""
-    return NativeLog(_api())
+    return NativeLog(native_api())
 
 
 class LlamaVocab:
@@ -78,7 +79,7 @@ class LlamaVocab:
     """
 
     def __init__(self, model: Any) -> None:
-        api = _api()
+        api = native_api()
         self._api = api
         self._model = model
         self._vocab = api.llama_model_get_vocab(model)
@@ -180,10 +181,8 @@ def load_vocab(path: Path) -> LoadedVocab:
     Raises ModelFileError for a missing, truncated or damaged file, before native code sees it where the
     header shows it.
     """
-    from foredraft import modelfile
-
-    modelfile.read_gguf(modelfile.check_path(path))
-    api = _api()
+    read_gguf(path)
+    api = native_api()
     log = quiet_native_log()
     log.clear()
     api.llama_backend_init()

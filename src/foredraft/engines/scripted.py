@@ -31,7 +31,9 @@ def markov_table(vocab_size: int, *, order: int = 2, seed: int = 0, sharpness: f
         key = seed + 1
         for token in text[-order:]:
             key = int(hash_ids(key, np.array([token]))[0])
-        return ((hash_ids(key, ids) >> np.uint64(40)).astype(np.float32) * 2.0**-24 * sharpness).astype(np.float32)
+        return ((hash_ids(key, ids) >> np.uint64(40)).astype(np.float32) * 2.0**-24 * sharpness).astype(
+            np.float32
+        )
 
     return table
 

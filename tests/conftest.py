@@ -1,0 +1,40 @@
+"""Fixtures of the whole suite: hypothesis profiles, real small models, an empty model cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile("search", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _model(name: str) -> Path:
+    from tests.support.models import ensure_model
+
+    return ensure_model(name)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as GGUF: the embedded default target."""
+    return _model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """Gemma 3 270M as GGUF: a sliding-window model."""
+    return _model("gemma3-270m")
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model cache of the test's own, empty; FOREDRAFT_CACHE points there."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(cache))
+    return cache
