@@ -45,9 +45,7 @@ class CatalogueModel:
 
 def _parts(package: str, version: str, count: int, member: str) -> tuple[Part, ...]:
     """Parts 1..count; ``member`` is formatted with ``i`` (from 1) and ``j`` (from 0)."""
-    return tuple(
-        Part(f"{package}-part{i}=={version}", member.format(i=i, j=i - 1)) for i in range(1, count + 1)
-    )
+    return tuple(Part(f"{package}-part{i}=={version}", member.format(i=i, j=i - 1)) for i in range(1, count + 1))
 
 
 _MODELS = (
@@ -109,9 +107,7 @@ class HubSpec:
         return cache_dir() / "hub" / self.repo.replace("/", "--")
 
 
-_HUB = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?::(?P<file>[^:\\]+))?", re.ASCII
-)
+_HUB = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?::(?P<file>[^:\\]+))?", re.ASCII)
 
 
 def hub_spec(spec: str) -> HubSpec | None:

@@ -48,9 +48,7 @@ class EncodedPrompt:
     notes: tuple[str, ...] = ()
 
 
-def encode_prompt(
-    tokenizer: Tokenizer, prompt: str, *, system: str | None = None, raw: bool = False
-) -> EncodedPrompt:
+def encode_prompt(tokenizer: Tokenizer, prompt: str, *, system: str | None = None, raw: bool = False) -> EncodedPrompt:
     """Ids for one prompt: as a user's chat message, or as plain text if ``raw``.
 
     Raw text gets BOS/EOS as the model asks, and control tokens in it are parsed. Raises PromptError for an
@@ -78,9 +76,7 @@ def encode_messages(tokenizer: Tokenizer, messages: Sequence[Message]) -> Encode
     template = tokenizer.chat_template
     if template is None:
         text = "\n\n".join(message["content"] for message in messages)
-        return _encode_raw(
-            tokenizer, text, ("the model has no chat template: the prompt goes as plain text",)
-        )
+        return _encode_raw(tokenizer, text, ("the model has no chat template: the prompt goes as plain text",))
     bos, eos = _special_text(tokenizer, tokenizer.bos_id), _special_text(tokenizer, tokenizer.eos_id)
     rendered, notes = _render_with_system(
         lambda conversation: render_chat(template, conversation, bos=bos, eos=eos), messages
@@ -116,9 +112,7 @@ def render_chat(
         line = getattr(error, "lineno", None)
         where = f" in line {line}" if line else ""
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise PromptError(
-            f"the chat template failed{where}: {reason}; fix it, or use a raw prompt"
-        ) from error
+        raise PromptError(f"the chat template failed{where}: {reason}; fix it, or use a raw prompt") from error
 
 
 def _render_with_system(
@@ -230,9 +224,7 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _tojson(
-    value: object, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False
-) -> str:
+def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
 
 
@@ -278,9 +270,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             return _checked_product(operator, left, right)
 
-    environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
     return environment

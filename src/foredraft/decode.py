@@ -21,7 +21,7 @@ from foredraft.engines.base import EngineInfo, Session
 from foredraft.errors import InvalidValue, PromptError
 from foredraft.sampling import History, Sampler, log_softmax_at, top_logprobs
 from foredraft.tokens import StopScanner
-from foredraft.types import Budget, Draft, Emitted, FinishReason, Ids, Logits, Scores, Seconds, Step, Verdict
+from foredraft.types import Budget, Draft, Emitted, FinishReason, Ids, Logits, Seconds, Step, Verdict
 from foredraft.verify import check_max_tv, verify
 
 PREFILL = "prefill"
@@ -96,9 +96,7 @@ class _Run:
         self._room = min(limits.max_tokens, parts.info.max_context - len(prompt))
         self._off: str | None = None
         if parts.info.rollback == "none":
-            self._off = (
-                f"rollback: none, plain decoding ({parts.info.reason or 'the engine cannot forget tokens'})"
-            )
+            self._off = f"rollback: none, plain decoding ({parts.info.reason or 'the engine cannot forget tokens'})"
         self._outlet = _Outlet(parts.stops, limits.eog_ids)
 
     def steps(self) -> Iterator[Step]:
@@ -117,6 +115,8 @@ class _Run:
         """Read the prompt but for its last token, which the first round scores: the passes are the same whether or
         not anything is drafted."""
         session, tokens = self._parts.session, self._history.tokens
+        if session.length >= len(tokens):
+            session.rewind(len(tokens) - 1)  # it holds the whole prompt: the last token must be fed to be scored
         start = perf_counter()
         self._begin_draft(tokens)
         draft_seconds = perf_counter() - start
@@ -188,9 +188,10 @@ class _Run:
             draft = self._parts.drafter.propose(self._history, budget, self._parts.sampler)
             _check_draft(draft, budget, self._parts.info.vocab_size)
         except Exception as error:  # noqa: BLE001  see _begin_draft
-            self._history.shrink(length)
             self._disable(error)
             return Draft.empty("none", self._off)
+        finally:
+            self._history.shrink(length)
         return draft
 
     def _budget(self) -> Budget:
@@ -228,9 +229,7 @@ class _Run:
         top = top_logprobs(row, self._limits.logprobs) if self._limits.logprobs else ()
         return Emitted(token, drafted, float(log_softmax_at(row, [token])[0]), top)
 
-    def _commit(
-        self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted], hidden: Logits | None
-    ) -> None:
+    def _commit(self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted], hidden: Logits | None) -> None:
         for token in tokens:
             self._history.push(token.id)
         if len(draft):
@@ -287,16 +286,37 @@ class _Outlet:
 
 
 def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:
-    """A drafter is anybody's code: its proposal is checked before native code sees it."""
+    """A drafter is anybody's code: its proposal is checked before verification and native code see it."""
     if len(draft) == 0:
         return
-    if len(draft) > budget.nodes or len(draft.parents) != len(draft) or not trees.is_tree(draft.parents):
-        raise InvalidValue(
-            "draft", len(draft), f"a tree of at most {budget.nodes} nodes, parents before children"
-        )
+    for name, array in (("tokens", draft.tokens), ("parents", draft.parents)):
+        if array.dtype != np.int32 or array.shape != (len(draft),):
+            raise InvalidValue(f"draft {name}", f"{array.dtype}{list(array.shape)}", f"int32[{len(draft)}]")
+    if len(draft) > budget.nodes or not trees.is_tree(draft.parents):
+        raise InvalidValue("draft", len(draft), f"a tree of at most {budget.nodes} nodes, parents before children")
     if int(trees.depths(draft.parents).max()) > budget.depth:
         raise InvalidValue("draft depth", int(trees.depths(draft.parents).max()), f"at most {budget.depth}")
-    if int(draft.tokens.min()) < 0 or int(draft.tokens.max()) >= vocab_size:
-        raise InvalidValue("drafted token", int(draft.tokens.max()), f"0 to {vocab_size - 1}")
+    low, high = int(draft.tokens.min()), int(draft.tokens.max())
+    if low < 0 or high >= vocab_size:
+        raise InvalidValue("drafted token", low if low < 0 else high, f"0 to {vocab_size - 1}")
     if budget.branches == 1 and (draft.parents != np.arange(-1, len(draft) - 1)).any():
         raise InvalidValue("draft", draft.parents.tolist(), "a chain")
+    _check_siblings(draft)
+
+
+def _check_siblings(draft: Draft) -> None:
+    """Accept-reject without replacement is exact only for distinct siblings that their own law can produce."""
+    pairs = list(zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True))
+    if len(set(pairs)) < len(pairs):
+        raise InvalidValue("draft", draft.tokens.tolist(), "siblings that differ")
+    if draft.laws is None:
+        return
+    if len(draft.laws) != len(draft):
+        raise InvalidValue("draft laws", len(draft.laws), f"one for each of the {len(draft)} tokens")
+    for kids in trees.children(draft.parents).values():
+        law, tokens = draft.laws[kids[0]], draft.tokens[kids]
+        found = np.searchsorted(law.ids, tokens)
+        if found.max() >= len(law.ids) or (law.ids[found] != tokens).any():
+            raise InvalidValue("drafted siblings", tokens.tolist(), "tokens in the support of their law")
+        if any(draft.laws[kid] is not law for kid in kids):
+            raise InvalidValue("draft laws", kids, "one object shared by siblings")

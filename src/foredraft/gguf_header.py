@@ -152,8 +152,7 @@ class HeaderReader:
         """Make bytes [0, end) of the file available in ``buffer``."""
         if end > self.size:
             self.fail(
-                f"file is truncated: the header needs bytes up to {end} "
-                f"but the file ends at {self.size}; {AGAIN}"
+                f"file is truncated: the header needs bytes up to {end} but the file ends at {self.size}; {AGAIN}"
             )
         if end > MAX_HEADER:
             self.damaged(f"it claims more than {MAX_HEADER} bytes")
@@ -214,9 +213,7 @@ class HeaderReader:
         if version and not version & 0xFFFF:
             self.fail("is a big-endian GGUF, made for another kind of machine; get the little-endian file")
         if version not in (2, 3):
-            self.fail(
-                f"has GGUF version {version}; allowed: 2 and 3; convert the model again with a new tool"
-            )
+            self.fail(f"has GGUF version {version}; allowed: 2 and 3; convert the model again with a new tool")
         return version
 
     def counts(self) -> tuple[int, int]:
@@ -249,8 +246,10 @@ class HeaderReader:
         value: object
         if kind == ARRAY:
             value = self.array(key)
+        elif kind == STRING:
+            value = self.text()
         else:
-            value = self.text() if kind == STRING else self.scalar(key, kind)
+            value = self.scalar(key, kind)
         if key == "general.alignment":
             self.alignment = self.checked_alignment(kind, value)
         return key, value
@@ -283,9 +282,7 @@ class HeaderReader:
         """An array, left in the buffer."""
         kind, length = self.code(), self.count()
         if kind == ARRAY:
-            self.fail(
-                f"key {quote(key.encode())} is an array of arrays, which is not allowed; convert it again"
-            )
+            self.fail(f"key {quote(key.encode())} is an array of arrays, which is not allowed; convert it again")
         if kind == STRING:
             return self.strings(length)
         if kind not in SCALARS:
@@ -323,8 +320,7 @@ class HeaderReader:
         parts, part = metadata.get("split.count", 1), metadata.get("split.no", 0)
         if isinstance(parts, int) and isinstance(part, int) and parts > 1:
             self.fail(
-                f"is part {part + 1} of {parts} of a split model; "
-                "join the parts with `llama-gguf-split --merge` first"
+                f"is part {part + 1} of {parts} of a split model; join the parts with `llama-gguf-split --merge` first"
             )
 
     def tensor(self) -> TensorInfo:
@@ -344,16 +340,12 @@ class HeaderReader:
         offset = self.count()
         if offset % self.alignment:
             self.damaged(f"{shown} starts at {offset}, not a multiple of {self.alignment}")
-        return TensorInfo(
-            name, shape, kind.name, type_id, offset, math.prod(shape) // kind.block * kind.nbytes
-        )
+        return TensorInfo(name, shape, kind.name, type_id, offset, math.prod(shape) // kind.block * kind.nbytes)
 
     def tensor_type(self, shown: str, type_id: int) -> TensorType:
         """The element type ``type_id``."""
         if type_id in REMOVED_TENSOR_TYPES:
-            self.fail(
-                f"{shown} has type {REMOVED_TENSOR_TYPES[type_id]}, which ggml removed; quantize it again"
-            )
+            self.fail(f"{shown} has type {REMOVED_TENSOR_TYPES[type_id]}, which ggml removed; quantize it again")
         if type_id not in TENSOR_TYPES:
             self.fail(f"{shown} has unknown type {type_id}; the file is damaged or newer than this reader")
         return TENSOR_TYPES[type_id]
@@ -389,9 +381,7 @@ class HeaderReader:
             return value
         if value.dtype.kind == "S":
             return memoryview(self.buffer)[value.offset : value.offset + value.count].toreadonly()
-        if value.dtype.kind == "b" and np.any(
-            np.frombuffer(self.buffer, np.uint8, value.count, value.offset) > 1
-        ):
+        if value.dtype.kind == "b" and np.any(np.frombuffer(self.buffer, np.uint8, value.count, value.offset) > 1):
             self.damaged(f"boolean array {quote(key.encode())} holds a value above 1")
         result = np.frombuffer(self.buffer, value.dtype, value.count, value.offset)
         result.flags.writeable = False

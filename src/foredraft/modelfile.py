@@ -208,9 +208,7 @@ class _Keys:
             self.wrong(f"{self.architecture}.{key}", "missing", f"an integer from {least} to {most}")
         return default
 
-    def by_layer(
-        self, key: str, layers: int, least: int, default: tuple[int, ...] | None = None
-    ) -> tuple[int, ...]:
+    def by_layer(self, key: str, layers: int, least: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """The key's value for each layer."""
         numbers = self.integers(key, least, 2**31 - 1)
         if numbers is None:
@@ -237,9 +235,7 @@ class _Keys:
             self.wrong("tokenizer.ggml.model", "missing", "the name of a tokenizer")
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, StringArray) or not len(tokens):
-            self.wrong(
-                "tokenizer.ggml.tokens", "missing" if tokens is None else tokens, "an array of strings"
-            )
+            self.wrong("tokenizer.ggml.tokens", "missing" if tokens is None else tokens, "an array of strings")
         self.check_vocabulary(len(tokens))
         return len(tokens)
 

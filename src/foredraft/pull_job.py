@@ -118,9 +118,7 @@ def _disk_advice(job: Job, error: OSError) -> str:
     if error.errno is None:
         return f"{job.name}: {printable(str(error).partition(chr(10))[0], 200)}; pull it again"
     reason = printable(error.strerror or "unknown error")
-    return (
-        f"{job.name}: cannot write to {place} ({reason}); set FOREDRAFT_CACHE to a directory you may write to"
-    )
+    return f"{job.name}: cannot write to {place} ({reason}); set FOREDRAFT_CACHE to a directory you may write to"
 
 
 def _is_right(path: Path, job: Job, progress: Report) -> bool:
@@ -149,8 +147,7 @@ def finish(job: Job, file: Path, progress: Report) -> Path:
     if not _is_right(file, job, progress):
         shutil.rmtree(job.work)
         raise PullError(
-            f"{job.name}: the download is damaged (its sha256 is not {job.sha256}); "
-            "it was removed, pull it again"
+            f"{job.name}: the download is damaged (its sha256 is not {job.sha256}); it was removed, pull it again"
         )
     job.final.parent.mkdir(parents=True, exist_ok=True)
     file.replace(job.final)

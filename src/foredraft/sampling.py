@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.errors import EngineFailure
+from foredraft.errors import EngineFailure, InvalidValue
 from foredraft.types import Floats, Ids, Law, Logits, Rule, SamplingParams
 
 TARGET, DRAFT, ACCEPT = 0, 1, 2
@@ -21,6 +21,8 @@ TARGET, DRAFT, ACCEPT = 0, 1, 2
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _BLOCK = 64
+_COLDEST, _HOTTEST = 1e-30, 1e30
+"""Beyond these a temperature gives the same law, but no longer finite arithmetic."""
 
 
 class Noise(Protocol):
@@ -62,8 +64,8 @@ def hash_ids(key: int, ids: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 
 def _to_unit(bits: NDArray[np.uint64]) -> Floats:
-    """53 high bits -> the centre of one of 2**53 cells of (0, 1); never 0 or 1."""
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """52 high bits -> the centre of one of 2**52 cells of (0, 1); never 0 or 1 (53 bits would round up to 1)."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 class GumbelNoise:
@@ -126,10 +128,10 @@ def largest(values: NDArray[np.floating], k: int) -> NDArray[np.intp]:
     replaces a partition of it. NaN-free input expected.
     """
     size = len(values)
-    whole = size // _BLOCK * _BLOCK
-    if whole // _BLOCK <= k:
+    block = min(_BLOCK, size // (2 * k))
+    if block < 2:
         return np.arange(size)
-    tops = values[:whole].reshape(-1, _BLOCK).max(axis=1)
+    tops = values[: size // block * block].reshape(-1, block).max(axis=1)
     bar = np.partition(tops, -k)[-k]
     return np.flatnonzero(values >= bar)
 
@@ -300,18 +302,20 @@ class Sampler:
     def _truncated(self, row: NDArray[np.floating]) -> Law:
         """Temperature, top-k, top-p, min-p; scores of the law have maximum 0."""
         params = self.params
+        temperature = min(max(params.temperature, _COLDEST), _HOTTEST)
         peak = row[_argmax(row)]
-        if params.top_k and params.top_k < len(row):
+        best_only = 0 < params.top_k < len(row)
+        if best_only:
             ids = _best(row, params.top_k)
             ids.sort()
         elif params.top_p < 1.0:
-            ids = _nucleus(row, peak, params)
+            ids = _nucleus(row, peak, temperature, params.top_p)
         elif params.min_p > 0.0:
-            ids = _at_least(row, peak + params.temperature * np.log(params.min_p))
+            ids = _at_least(row, peak + temperature * np.log(params.min_p))
         else:
             ids = _at_least(row, -np.inf)
-        scores = _scaled(row[ids], peak, params.temperature)
-        if params.top_k and params.top_p < 1.0:
+        scores = _scaled(row[ids], peak, temperature)
+        if best_only and params.top_p < 1.0:
             order = np.argsort(-scores, kind="stable")
             mass = np.cumsum(np.exp(scores[order]))
             stays = np.sort(order[: int(np.searchsorted(mass, params.top_p * mass[-1])) + 1])
@@ -323,17 +327,20 @@ class Sampler:
 
 
 def _argmax(row: NDArray[np.floating]) -> int:
-    """Index of the highest entry; a NaN, which numpy would return first, is an engine's fault."""
+    """Index of the highest entry; NaN, which numpy would return first, and +inf are an engine's fault."""
     best = int(row.argmax())
-    if np.isnan(row[best]):
+    if row[best] == -np.inf:
+        raise InvalidValue("logits", "-inf for every token", "at least one token that logit_bias does not bar")
+    if not np.isfinite(row[best]):
         raise EngineFailure(
-            f"the engine returned NaN as the logit of token {best}; the model file may be damaged"
+            f"the engine returned {row[best]} as the logit of token {best}; the model file may be damaged"
         )
     return best
 
 
 def _scaled(values: NDArray[np.floating], peak: float, temperature: float) -> Floats:
-    return np.asarray((values.astype(np.float64) - peak) / temperature, np.float64)
+    with np.errstate(over="ignore"):  # -inf is then the right score
+        return np.asarray((values.astype(np.float64) - peak) / temperature, np.float64)
 
 
 def _at_least(row: NDArray[np.floating], bar: float) -> Ids:
@@ -347,24 +354,25 @@ def _best(row: NDArray[np.floating], k: int) -> Ids:
         return np.array([_argmax(row)], np.int32)
     ids = largest(row, k)
     ids = ids[np.argsort(-row[ids], kind="stable")[:k]]
-    return ids[np.isfinite(row[ids])].astype(np.int32)
+    return np.asarray(ids[np.isfinite(row[ids])], np.int32)
 
 
-def _nucleus(row: NDArray[np.floating], peak: float, params: SamplingParams) -> Ids:
+def _nucleus(row: NDArray[np.floating], peak: float, temperature: float, top_p: float) -> Ids:
     """Ids, ascending, of the smallest set of likeliest tokens with mass >= top_p (Holtzman et al., arXiv
     1904.09751, §3.1). Sorts only as many tokens as needed; the mass of the rest is summed from float32
     exponentials, a relative error below 1e-7 of that rest."""
-    single = np.exp((row.astype(np.float32) - np.float32(peak)) / np.float32(params.temperature))
+    with np.errstate(over="ignore"):  # of a difference, to -inf: its exponential is 0 all the same
+        single = np.exp(((row - peak) / temperature).astype(np.float32))
     total = float(single.sum(dtype=np.float64))
     floor = 1.0
     while True:
         floor = floor / 16 if floor > 1e-30 else -1.0
         head = np.flatnonzero(single >= floor)
-        scores = _scaled(row[head], peak, params.temperature)
+        scores = _scaled(row[head], peak, temperature)
         order = np.argsort(-scores, kind="stable")
         mass = np.cumsum(np.exp(scores[order]))
         rest = total - float(single[head].sum(dtype=np.float64))
-        need = params.top_p * (float(mass[-1]) + max(rest, 0.0))
+        need = top_p * (float(mass[-1]) + max(rest, 0.0))
         if mass[-1] >= need or len(head) == len(row):
             break
     return np.sort(head[order[: int(np.searchsorted(mass, need)) + 1]]).astype(np.int32)

@@ -19,7 +19,7 @@ def expected_tokens(acceptance: Sequence[float]) -> float:
     >>> round(expected_tokens([0.7] * 7), 2)
     3.14
     """
-    return 1.0 + sum(accumulate(acceptance, mul))
+    return 1.0 + float(sum(accumulate(acceptance, mul)))
 
 
 def speedup(acceptance: Sequence[float], verify: float, draft: float, fixed: float = 0.0) -> float:

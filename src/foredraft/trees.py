@@ -79,18 +79,16 @@ def static_shape(budget: Budget, acceptance: Sequence[float] = RANK_ACCEPTANCE) 
     [-1, -1, 0, 2]
     """
     taken: list[tuple[int, ...]] = []
-    heap: list[tuple[float, tuple[int, ...]]] = [(-acceptance[0], (0,))]
+    heap: list[tuple[float, tuple[int, ...], float]] = [(-acceptance[0], (0,), -1.0)]
     while heap and len(taken) < budget.nodes:
-        score, ranks = heapq.heappop(heap)
+        score, ranks, above = heapq.heappop(heap)
         taken.append(ranks)
-        base = score / acceptance[min(ranks[-1], len(acceptance) - 1)]
         sibling = ranks[-1] + 1
         if sibling < budget.branches:
-            heapq.heappush(
-                heap, (base * acceptance[min(sibling, len(acceptance) - 1)], (*ranks[:-1], sibling))
-            )
+            share = acceptance[min(sibling, len(acceptance) - 1)]
+            heapq.heappush(heap, (above * share, (*ranks[:-1], sibling), above))
         if len(ranks) < budget.depth:
-            heapq.heappush(heap, (score * acceptance[0], (*ranks, 0)))
+            heapq.heappush(heap, (score * acceptance[0], (*ranks, 0), score))
     taken.sort(key=lambda ranks: (len(ranks), ranks))
     index = {ranks: node for node, ranks in enumerate(taken)}
     return np.array([index.get(ranks[:-1], -1) for ranks in taken], np.int32)

@@ -82,9 +82,7 @@ class Draft:
     @staticmethod
     def chain(tokens: Sequence[int], source: str, laws: tuple[Law, ...] | None = None) -> Draft:
         """A proposal with one child per node."""
-        return Draft(
-            np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32), laws, source
-        )
+        return Draft(np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32), laws, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +155,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         inf = math.inf
-        _check(
-            "temperature", self.temperature, "0 (greedy) or a positive number", 0 <= self.temperature < inf
-        )
+        _check("temperature", self.temperature, "0 (greedy) or a positive number", 0 <= self.temperature < inf)
         _check("top_k", self.top_k, "0 (off) or a positive integer", self.top_k >= 0)
         _check("top_p", self.top_p, "a number in (0, 1]", 0 < self.top_p <= 1)
         _check("min_p", self.min_p, "a number in [0, 1]", 0 <= self.min_p <= 1)
@@ -168,9 +164,7 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             _check(name, value, "a finite number (0 = off)", abs(value) < inf)
-        _check(
-            "penalty_window", self.penalty_window, "0 (all) or a positive integer", self.penalty_window >= 0
-        )
+        _check("penalty_window", self.penalty_window, "0 (all) or a positive integer", self.penalty_window >= 0)
         _check("min_tokens", self.min_tokens, "0 or a positive integer", self.min_tokens >= 0)
         _check("seed", self.seed, "an integer in [0, 2**64)", 0 <= self.seed < 2**64)
         for token, bias in self.logit_bias.items():

@@ -34,9 +34,7 @@ def verify(draft: Draft, logits: Logits, sampler: Sampler, history: History, max
 def check_max_tv(max_tv: float) -> float:
     """The bound a user may state for ``relaxed``."""
     if not 0.0 < max_tv < 1.0:
-        raise InvalidValue(
-            "max_tv", max_tv, "a number in (0, 1), e.g. 0.02; for exact output use rule coupled"
-        )
+        raise InvalidValue("max_tv", max_tv, "a number in (0, 1), e.g. 0.02; for exact output use rule coupled")
     return max_tv
 
 

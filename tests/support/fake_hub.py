@@ -77,9 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(206 if wanted else 200, data[start:], headers)
             return
         cut, self.hub.cut = self.hub.cut, None
-        self.answer(
-            206 if wanted else 200, data[start : start + cut], {"Content-Length": str(len(data) - start)}
-        )
+        self.answer(206 if wanted else 200, data[start : start + cut], {"Content-Length": str(len(data) - start)})
         self.close_connection = True
 
 

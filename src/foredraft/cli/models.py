@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -41,14 +42,10 @@ def list_models(as_json: bool) -> None:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("NAME", "SIZE", "LICENCE", "PULLED", "NOTE"):
-        table.add_column(
-            title, justify="right" if title == "SIZE" else "left", no_wrap=title in ("SIZE", "NAME")
-        )
+        table.add_column(title, justify="right" if title == "SIZE" else "left", no_wrap=title in ("SIZE", "NAME"))
     for row in rows:
         size = f"{int(str(row['size'])) / 1e6:,.0f} MB"
-        table.add_row(
-            str(row["name"]), size, str(row["licence"]), "yes" if row["pulled"] else "no", str(row["note"])
-        )
+        table.add_row(str(row["name"]), size, str(row["licence"]), "yes" if row["pulled"] else "no", str(row["note"]))
     Console().print(table)
 
 
@@ -93,9 +90,20 @@ def pull_model(name: str) -> None:
     NAME is one of `foredraft models list`. OWNER/REPO[:FILE] is a .gguf file on the Hugging Face hub; FILE
     may be the end of its name, such as q4_k_m. An interrupted download goes on where it stopped.
     """
+    click.echo(pull_with_bar(name))
+
+
+def pull_with_bar(name: str) -> Path:
+    """Download with a progress bar on standard error; the path of the file."""
     with _progress_bar(printable(name, 40)) as report:
-        path = pull(name, report)
-    click.echo(path)
+        return pull(name, report)
+
+
+def find_or_pull(spec: str) -> Path:
+    """The file behind a path or a name; a model of the catalogue that is not there yet is downloaded first."""
+    if spec in CATALOGUE and not Path(spec).exists() and not is_pulled(spec):
+        return pull_with_bar(spec)
+    return resolve(spec)
 
 
 @contextmanager

@@ -39,9 +39,7 @@ def pair_check(target: str, draft: str, allow_differing: bool, as_json: bool) ->
     with load_vocab(resolve(target)) as ours, load_vocab(resolve(draft)) as theirs:
         report = check_pair(ours, theirs, allow_differing=allow_differing)
         if as_json:
-            click.echo(
-                json.dumps(_as_json(target, draft, (ours, theirs), report), indent=2, ensure_ascii=False)
-            )
+            click.echo(json.dumps(_as_json(target, draft, (ours, theirs), report), indent=2, ensure_ascii=False))
         else:
             _show(Console(), (target, draft), (ours, theirs), report)
     sys.exit(0 if report.ok else 1)
@@ -63,9 +61,7 @@ def _summary(name: str, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _as_json(
-    target: str, draft: str, pair: tuple[Tokenizer, Tokenizer], report: PairReport
-) -> dict[str, Any]:
+def _as_json(target: str, draft: str, pair: tuple[Tokenizer, Tokenizer], report: PairReport) -> dict[str, Any]:
     """The verdict as plain data; barred ids as half-open ranges."""
     return {
         "compatible": report.ok,
@@ -79,9 +75,7 @@ def _as_json(
     }
 
 
-def _show(
-    console: Console, names: tuple[str, str], pair: tuple[Tokenizer, Tokenizer], report: PairReport
-) -> None:
+def _show(console: Console, names: tuple[str, str], pair: tuple[Tokenizer, Tokenizer], report: PairReport) -> None:
     """Verdict first, then its reasons, then the values side by side."""
     verdict = "[green]compatible[/green]" if report.ok else "[red]not compatible[/red]"
     console.print(f"{escape(names[1])} as draft for {escape(names[0])}: {verdict}", soft_wrap=True)
@@ -97,9 +91,7 @@ def _show(
     same = "yes" if pair[0].chat_template == pair[1].chat_template else "no"
     barred = _spans(_ranges(report.barred))
     console.print(f"same chat template: {same}", highlight=False, soft_wrap=True)
-    console.print(
-        f"shared tokens: {report.shared_size}; barred from drafts: {barred}", highlight=False, soft_wrap=True
-    )
+    console.print(f"shared tokens: {report.shared_size}; barred from drafts: {barred}", highlight=False, soft_wrap=True)
 
 
 def _cell(value: object) -> str:

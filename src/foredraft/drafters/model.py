@@ -52,9 +52,7 @@ class ModelDrafter:
         session = self._opened()
         self._look(context.tokens)
         if not self._view or context.tokens[-1] >= self._limit:
-            return Draft.empty(
-                self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft"
-            )
+            return Draft.empty(self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft")
         self._fit(session, budget.nodes)
         growth = _Growth(static_shape(budget), self._sampler(sampler), context)
         growth.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
@@ -98,9 +96,7 @@ class ModelDrafter:
         again costs at most one token per token on average."""
         room = self._engine.info.max_context - nodes
         if room < 1:
-            raise InvalidValue(
-                "draft context", self._engine.info.max_context, f"more than {nodes} drafted tokens"
-            )
+            raise InvalidValue("draft context", self._engine.info.max_context, f"more than {nodes} drafted tokens")
         if len(self._view) > room:
             self._view = self._view[-max(1, room // 2) :]
             session.rewind(0)

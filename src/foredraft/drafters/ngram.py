@@ -17,7 +17,6 @@ from foredraft.sampling import History, Sampler
 from foredraft.trees import TreeBuilder
 from foredraft.types import Budget, Draft, Logits
 
-
 _NEAR = 4
 """How many matched tokens being next to the copy point is worth."""
 
@@ -38,6 +37,8 @@ class NgramConfig:
             raise InvalidValue("min_n, max_n", (self.min_n, self.max_n), "1 <= min_n <= max_n <= 64")
         if not 1 <= self.candidates <= 4096:
             raise InvalidValue("candidates", self.candidates, "1 to 4096")
+        if not 0 <= self.resume <= 4096:
+            raise InvalidValue("resume", self.resume, "0 (off) to 4096")
 
 
 class _Level:
@@ -93,9 +94,12 @@ class NgramDrafter:
         self._catch_up(context.tokens)
         builder = TreeBuilder(budget.nodes)
         self._origins = []
+        depths: list[int] = []
         for end in self._matches(max(1, budget.branches)):
             builder.add(self._continuation(end, budget.depth))
-            self._origins += range(end, end + len(builder.tokens) - len(self._origins))
+            for parent in builder.parents[len(depths) :]:
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+                self._origins.append(end + depths[-1])
         if not builder.tokens:
             return Draft.empty(self.name, "ngram: no earlier occurrence")
         return Draft(np.array(builder.tokens, np.int32), np.array(builder.parents, np.int32), None, self.name)

@@ -23,7 +23,8 @@ class EngineInfo:
 
     ``vocab_size``: rows of the output matrix, V. ``max_context``: tokens one session holds. ``tree``: several
     children per node in one pass. ``widths``: the only widths a pass may have, None = any. ``reason`` explains
-    a missing ability in words.
+    a missing ability in words. ``exact_width``: the session keeps every row's bits what they are at width 1, by never
+    scoring more positions than this at once (None: no such promise).
     """
 
     name: str
@@ -35,6 +36,7 @@ class EngineInfo:
     hidden_size: int | None = None
     widths: tuple[int, ...] | None = None
     reason: str | None = None
+    exact_width: int | None = None
 
 
 class Session(Protocol):

@@ -100,7 +100,5 @@ class Lines:
         for node in range(len(self._parents) - 1, first - 1, -1):
             parent = self._parents[node]
             if parent >= first:
-                through[parent - first] += [
-                    s for s in through[node - first] if s not in through[parent - first]
-                ]
+                through[parent - first] += [s for s in through[node - first] if s not in through[parent - first]]
         return through

@@ -18,9 +18,13 @@ from foredraft.types import Ids, Logits
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
-    """Shape of one llama.cpp context. ``context``: tokens it holds; ``chunk``: tokens per native pass; ``rows``: rows
-    of logits one native pass can return; ``lines``: sequences, i.e. leaves of a tree; ``threads``: CPU threads.
-    ``kv_type``: llama.cpp type name of the cached keys and values."""
+    """Shape of one llama.cpp context.
+
+    ``context``: tokens it holds; ``chunk``: tokens per native pass; ``rows``: rows of logits one native pass can
+    return; ``lines``: sequences, i.e. leaves of a tree; ``threads``: CPU threads; ``kv_type``: llama.cpp type name of
+    the cached keys and values; ``exact``: passes that score rows are split so that none is wider (0 = never), see
+    ``LlamaConfig.strict``.
+    """
 
     context: int
     threads: int
@@ -28,6 +32,7 @@ class ContextConfig:
     rows: int = 64
     lines: int = 64
     kv_type: str = "f16"
+    exact: int = 0
 
 
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}
@@ -49,9 +54,7 @@ class NativeModel:
         if not self.pointer:
             reason = log.last_error() or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this model ({reason})")
-        if not self.api.llama_model_has_decoder(self.pointer) or self.api.llama_model_has_encoder(
-            self.pointer
-        ):
+        if not self.api.llama_model_has_decoder(self.pointer) or self.api.llama_model_has_encoder(self.pointer):
             self.close()
             raise ModelFileError(f"{path}: an encoder model; foredraft needs a decoder-only language model")
 
@@ -86,9 +89,7 @@ class Batch:
         self._pos = np.zeros(tokens, np.int32)
         self._count = np.ones(tokens, np.int32)
         self._lines = np.zeros((tokens, lines), np.int32)
-        self._pointers = (self._lines.ctypes.data + self._lines.strides[0] * np.arange(tokens)).astype(
-            np.uintp
-        )
+        self._pointers = (self._lines.ctypes.data + self._lines.strides[0] * np.arange(tokens)).astype(np.uintp)
         self._logits = np.zeros(tokens, np.int8)
         self._tree = False
         self.struct = api.llama_batch()
@@ -108,9 +109,7 @@ class Batch:
         self._token[:count] = tokens
         self._pos[:count] = positions
         self._logits[:count] = 0
-        self._logits[count - max(rows, 1) : count] = (
-            1  # a pass that scores nothing crashes in ggml's AMX kernels
-        )
+        self._logits[count - max(rows, 1) : count] = 1  # a pass that scores nothing crashes in ggml's AMX kernels
         if sequences is not None:
             for index, lines in enumerate(sequences):
                 self._count[index] = len(lines)
@@ -134,9 +133,7 @@ class NativeContext:
         params.n_ctx = -(-config.context // 256) * 256
         params.n_batch = params.n_ubatch = min(max(config.chunk, config.lines), params.n_ctx)
         params.n_seq_max = config.lines
-        params.n_outputs_max = min(
-            max(config.rows, config.lines), params.n_batch
-        )  # llama.cpp asserts >= n_seq_max
+        params.n_outputs_max = min(max(config.rows, config.lines), params.n_batch)  # llama.cpp asserts >= n_seq_max
         params.kv_unified = True
         params.swa_full = True
         params.n_threads = params.n_threads_batch = config.threads
@@ -152,16 +149,15 @@ class NativeContext:
         self._batch = Batch(self._api, self._chunk, config.lines)
         self._vocab_size = model.vocab_size
 
-    def run(
-        self, tokens: Ids, positions: Ids, sequences: Sequence[Sequence[int]] | None, rows: int
-    ) -> Logits:
+    def run(self, tokens: Ids, positions: Ids, sequences: Sequence[Sequence[int]] | None, rows: int) -> Logits:
         """Feed the tokens and return the logits of the last ``rows``, float32[rows, V]: a view into llama.cpp's own
         memory if one native pass holds them all, else a copy."""
         total = len(tokens)
         parts: list[Logits] = []
         start = 0
+        chunk = self.config.exact if self.config.exact and rows else self._chunk
         while start < total:
-            end = min(start + self._chunk, total)
+            end = min(start + chunk, total)
             scored = max(0, end - max(start, total - rows))
             if scored > self._rows:
                 end -= scored - self._rows

@@ -110,9 +110,7 @@ class LlamaVocab:
         capacity = len(data) + 8  # a token holds at least a byte, apart from BOS, EOS and a space prefix
         while True:
             ids = (self._api.llama_token * capacity)()
-            count = self._api.llama_tokenize(
-                self._vocab, data, len(data), ids, capacity, add_special, parse_special
-            )
+            count = self._api.llama_tokenize(self._vocab, data, len(data), ids, capacity, add_special, parse_special)
             if count >= 0:
                 tokens: list[int] = ids[:count]
                 return tokens

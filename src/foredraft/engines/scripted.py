@@ -31,9 +31,7 @@ def markov_table(vocab_size: int, *, order: int = 2, seed: int = 0, sharpness: f
         key = seed + 1
         for token in text[-order:]:
             key = int(hash_ids(key, np.array([token]))[0])
-        return ((hash_ids(key, ids) >> np.uint64(40)).astype(np.float32) * 2.0**-24 * sharpness).astype(
-            np.float32
-        )
+        return ((hash_ids(key, ids) >> np.uint64(40)).astype(np.float32) * 2.0**-24 * sharpness).astype(np.float32)
 
     return table
 
@@ -106,13 +104,13 @@ class ScriptedSession:
     def keep(self, path: Sequence[int]) -> None:
         """Keep a root-first path of the pending tokens, forget the others."""
         self._check_open()
-        if self.engine.rollback == "none" and list(path) != list(range(len(self.pending))):
-            raise EngineFailure("this engine cannot forget tokens")
         above = -1
         for node in path:
             if not 0 <= node < len(self.pending) or self.parents[node] != above:
                 raise InvalidValue("path", list(path), "a root-first path of the pending tree")
             above = node
+        if self.engine.rollback == "none" and len(path) < len(self.pending):
+            raise EngineFailure("this engine cannot forget tokens")
         self.kept += [self.pending[node] for node in path]
         self.pending, self.parents = [], []
 
@@ -140,6 +138,5 @@ class ScriptedSession:
         limit = len(self.pending) + np.arange(len(tokens))
         if (parents >= limit).any() or (parents < -1).any():
             raise InvalidValue("parents", parents.tolist(), "-1 or a pending token fed before")
-        below = {parent for parent in parents.tolist() if parent >= 0}
-        if not self.engine.tree and len(below) + int((parents == -1).sum()) != len(tokens):
+        if not self.engine.tree and (parents != limit - 1).any():
             raise InvalidValue("parents", parents.tolist(), "a chain (this engine has no trees)")

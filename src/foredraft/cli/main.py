@@ -1,0 +1,71 @@
+"""Entry point: the command group, and the one place where an error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import click
+
+from foredraft import __version__
+from foredraft.cli.generate import generate
+from foredraft.cli.models import models
+from foredraft.cli.pair_check import pair_check
+from foredraft.errors import ForedraftError
+from foredraft.gguf_types import printable
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="foredraft")
+def cli() -> None:
+    """Exact speculative decoding for large language models on small machines."""
+
+
+cli.add_command(generate)
+cli.add_command(models)
+cli.add_command(pair_check)
+
+
+def main() -> None:
+    """Run the command line; exit code 0, 1 (runtime), 2 (usage) or 130 (interrupted)."""
+    try:
+        result = cli(standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ForedraftError as error:
+        sys.exit(_fail(str(error), error.exit_code))
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(_fail("interrupted", INTERRUPTED))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        sys.exit(_fail(_os_error(error), 1))
+    except MemoryError:
+        sys.exit(_fail("out of memory; try a smaller --ctx or a smaller model", 1))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _os_error(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    fix = {
+        errno.ENOSPC: "; free some space and try again",
+        errno.EACCES: "; check the permissions, or set FOREDRAFT_CACHE to a folder you may write to",
+        errno.EROFS: "; set FOREDRAFT_CACHE to a folder you may write to",
+    }.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{fix}"
+
+
+def _fail(message: str, code: int) -> int:
+    """One line on standard error, whatever the message holds."""
+    click.echo(f"foredraft: {printable(' '.join(message.split()), 1000)}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Target + draft + settings, opened once and used for many requests. What the command line and programs call.
+
+Knows which parts belong together (pair check, barred ids, rollback, strict mode); the loop itself is ``decode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from foredraft import certify, registry
+from foredraft.control import OFF, Controller, Fixed
+from foredraft.decode import Limits, Parts, decode
+from foredraft.drafters.base import Drafter
+from foredraft.drafters.chain import ChainDrafter
+from foredraft.drafters.null import NullDrafter
+from foredraft.engines.base import Engine, Session
+from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
+from foredraft.errors import InvalidValue
+from foredraft.pair import PairReport, check_pair
+from foredraft.sampling import Sampler
+from foredraft.summary import Summary
+from foredraft.tokens import StopScanner, TextStream, Tokenizer
+from foredraft.types import RULES, Rule, SamplingParams, Step
+from foredraft.verify import check_max_tv
+
+BUILT_IN = ("none", "ngram")
+"""Drafts that need no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """``target``: a GGUF file. ``drafts``: "none", "ngram" or GGUF files; the first one with something to say drafts.
+    ``context`` tokens (0 = from the model, at most 4096), ``draft_context`` likewise (0 = the target's)."""
+
+    target: Path
+    drafts: tuple[str | Path, ...] = ("ngram",)
+    engine: LlamaConfig = LlamaConfig()  # noqa: RUF009  frozen
+    draft_context: int = 0
+    allow_differing: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation. ``rule`` and ``max_tv``: see ``verify``. ``controller`` None = plain decoding."""
+
+    ids: Sequence[int]
+    sampling: SamplingParams = SamplingParams()  # noqa: RUF009  frozen
+    controller: Controller | None = None
+    rule: Rule = "coupled"
+    max_tv: float = 0.0
+    max_tokens: int = 256
+    stops: tuple[str, ...] = ()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise InvalidValue("rule", self.rule, ", ".join(RULES))
+        if self.rule == "relaxed":
+            check_max_tv(self.max_tv)
+
+    @property
+    def plain(self) -> Request:
+        """The same request without speculation: the reference."""
+        return Request(self.ids, self.sampling, None, "coupled", 0.0, self.max_tokens, self.stops, self.logprobs)
+
+
+@dataclass
+class Result:
+    """A finished request: its numbers and its text."""
+
+    summary: Summary
+    text: str
+
+
+@dataclass
+class Pipeline:
+    """An opened target with its drafter. A context manager; ``close`` frees weights and caches."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    drafter: Drafter = field(default_factory=NullDrafter)
+    pairs: tuple[PairReport, ...] = ()
+    helpers: tuple[Engine, ...] = ()
+    _session: Session | None = None
+
+    @staticmethod
+    def open(setup: Setup) -> Pipeline:
+        """Load the models and check that they fit together (ModelFileError, PairMismatch, MissingExtra)."""
+        target = LlamaEngine(setup.target, setup.engine)
+        opened = Pipeline(target, target.tokenizer)
+        try:
+            drafters = [opened._drafter(setup, draft) for draft in setup.drafts]
+        except Exception:
+            opened.close()
+            raise
+        opened.drafter = drafters[0] if len(drafters) == 1 else ChainDrafter(drafters)
+        return opened
+
+    def _drafter(self, setup: Setup, draft: str | Path) -> Drafter:
+        if draft in BUILT_IN:
+            kind = registry.load("drafters", str(draft))
+            return kind()  # type: ignore[no-any-return]
+        path = Path(draft)
+        context = setup.draft_context or self.engine.info.max_context
+        config = LlamaConfig(context, setup.engine.threads, setup.engine.lines, setup.engine.kv_type)
+        engine = LlamaEngine(path, config)
+        self.helpers += (engine,)
+        report = check_pair(self.tokenizer, engine.tokenizer, allow_differing=setup.allow_differing)
+        report.raise_if_bad(setup.target.name, path.name)
+        self.pairs += (report,)
+        kind = registry.load("drafters", "model")
+        return kind(engine, limit=report.shared_size, barred=report.barred)  # type: ignore[no-any-return]
+
+    def stream(self, request: Request) -> Iterator[Step]:
+        """The request's steps; closing the iterator cancels it."""
+        if self._session is None:
+            self._session = self.engine.open()
+        self._session.rewind(0)
+        parts = Parts(
+            session=self._session,
+            info=self.engine.info,
+            sampler=self.sampler(request),
+            drafter=self.drafter if request.controller else NullDrafter("plain decoding"),
+            controller=request.controller or Fixed(OFF),
+            stops=StopScanner(request.stops, self.tokenizer) if request.stops else None,
+        )
+        limits = Limits(request.max_tokens, self.tokenizer.eog_ids, request.logprobs, request.max_tv)
+        return decode(parts, request.ids, limits)
+
+    def sampler(self, request: Request) -> Sampler:
+        """A fresh sampler for one request."""
+        return Sampler(request.sampling, rule=request.rule, eog_ids=self.tokenizer.eog_ids)
+
+    def run(self, request: Request) -> Result:
+        """The whole request at once."""
+        summary = Summary.of(self.stream(request))
+        return Result(summary, self.text(summary.ids, summary.hidden_bytes))
+
+    def text(self, ids: Sequence[int], hidden_bytes: int = 0) -> str:
+        """The text of released ids; control tokens are not shown."""
+        stream = TextStream(self.tokenizer)
+        return stream.push(ids, hidden_bytes) + stream.finish()
+
+    def explain(self, request: Request, plain: Sequence[int], other: Sequence[int]) -> certify.Difference | None:
+        """Where ``other`` leaves plain decoding's text, None if it does not."""
+        return certify.explain(self.engine, self.sampler(request.plain), request.ids, plain, other)
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self.drafter.close()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        for engine in (*self.helpers, self.engine):
+            engine.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,299 @@
+"""One suite for every drafter: it stays within its budget, leaves no traces, and starts every request anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foredraft.drafters.base import Drafter
+from foredraft.drafters.chain import ChainDrafter
+from foredraft.drafters.model import ModelDrafter
+from foredraft.drafters.ngram import NgramConfig, NgramDrafter
+from foredraft.drafters.null import NullDrafter
+from foredraft.engines.scripted import ScriptedEngine, markov_table
+from foredraft.sampling import History, Sampler
+from foredraft.trees import children, depths, is_tree, path_to
+from foredraft.types import Budget, Draft, Rule, SamplingParams
+
+VOCAB, LIMIT = 30, 26
+"""Ids from LIMIT on are padding, or unknown to the draft."""
+BARRED = frozenset({3, 7})
+ENDS = (1, 5)
+PLAIN = NgramConfig(min_n=1, resume=0)
+"""Without a memory of where the last copy stopped a proposal depends on the text alone."""
+
+
+def model(tree: bool = True) -> ModelDrafter:
+    engine = ScriptedEngine(markov_table(VOCAB, order=3, seed=5), VOCAB, 256, tree)
+    return ModelDrafter(engine, limit=LIMIT, barred=BARRED)
+
+
+def ngram(config: NgramConfig = PLAIN) -> NgramDrafter:
+    return NgramDrafter(config, barred=BARRED | set(range(LIMIT, VOCAB)))
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "null": lambda: NullDrafter("switched off"),
+    "ngram": ngram,
+    "ngram, resuming": lambda: ngram(NgramConfig()),
+    "model": model,
+    "model without trees": lambda: model(tree=False),
+    "chain": lambda: ChainDrafter([ngram(NgramConfig(resume=0)), model()]),
+}
+TALKATIVE = [name for name in DRAFTERS if name != "null"]
+over_drafters = pytest.mark.parametrize("name", DRAFTERS)
+
+texts = st.one_of(
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    st.builds(lambda part: part * 5, st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8)),
+)
+budgets = st.one_of(
+    st.builds(Budget.chain, st.integers(1, 8)),
+    st.builds(Budget, st.integers(1, 14), st.integers(1, 6), st.integers(1, 4)),
+)
+rules: st.SearchStrategy[Rule] = st.sampled_from(["coupled", "residual"])
+samplers = st.builds(
+    lambda temperature, rule, seed: sampler(temperature, rule, seed),
+    st.sampled_from([0.0, 0.8, 5.0]),
+    rules,
+    st.integers(0, 9),
+)
+
+
+def sampler(temperature: float = 0.0, rule: Rule = "coupled", seed: int = 0) -> Sampler:
+    return Sampler(SamplingParams(temperature=temperature, seed=seed), rule=rule, eog_ids=ENDS)
+
+
+def begun(name: str, text: Sequence[int]) -> Drafter:
+    drafter = DRAFTERS[name]()
+    drafter.begin(list(text))
+    return drafter
+
+
+def listed(draft: Draft) -> tuple[list[int], list[int]]:
+    return draft.tokens.tolist(), draft.parents.tolist()
+
+
+# --- one proposal ------------------------------------------------------------------------------------------
+
+
+def check_shape(draft: Draft, budget: Budget) -> None:
+    """Within the budget; parents before children."""
+    assert draft.tokens.dtype == draft.parents.dtype == np.int32
+    assert len(draft) == len(draft.parents) <= budget.nodes
+    assert is_tree(draft.parents)
+    assert max(depths(draft.parents), default=0) <= budget.depth
+    for siblings in children(draft.parents).values():
+        assert len(siblings) <= budget.branches
+        tokens = draft.tokens[siblings].tolist()
+        assert len(set(tokens)) == len(tokens), "siblings are different tokens"
+
+
+def check_tokens(draft: Draft) -> None:
+    """Nothing that the target may not say, nothing behind the end of the text."""
+    for token, parent in zip(*listed(draft), strict=True):
+        assert 0 <= token < LIMIT
+        assert token not in BARRED
+        assert parent < 0 or draft.tokens[parent] not in ENDS
+
+
+def check_laws(draft: Draft) -> None:
+    """Every node was drawn from its law, and siblings from the same one."""
+    if draft.laws is None:
+        return
+    assert len(draft.laws) == len(draft)
+    for token, law in zip(draft.tokens.tolist(), draft.laws, strict=True):
+        assert law.prob(token) > 0
+    for siblings in children(draft.parents).values():
+        assert len({id(draft.laws[node]) for node in siblings}) == 1
+
+
+@over_drafters
+@given(text=texts, budget=budgets, sampler=samplers)
+def test_a_proposal_is_legal(name: str, text: list[int], budget: Budget, sampler: Sampler) -> None:
+    drafter = begun(name, text)
+    draft = drafter.propose(History(text), budget, sampler)
+    check_shape(draft, budget)
+    check_tokens(draft)
+    check_laws(draft)
+    if not len(draft):
+        assert draft.reason
+        assert "\n" not in draft.reason
+    drafter.close()
+
+
+@over_drafters
+@given(text=texts, output=texts, budget=budgets, sampler=samplers)
+def test_the_context_is_left_as_found(
+    name: str, text: list[int], output: list[int], budget: Budget, sampler: Sampler
+) -> None:
+    context = History(text, window=5)
+    for token in output:
+        context.push(token)
+    before = (list(context.tokens), dict(context.seen), dict(context.output))
+    begun(name, text).propose(context, budget, sampler)
+    assert (list(context.tokens), dict(context.seen), dict(context.output)) == before
+
+
+@pytest.mark.parametrize("name", TALKATIVE)
+def test_it_says_something(name: str) -> None:
+    """The other tests would hold for silence too."""
+    text = [2, 4, 6, 8, 2, 4, 6, 8, 2, 4]
+    chain = begun(name, text).propose(History(text), Budget.chain(6), sampler())
+    assert len(chain) >= 3
+    tree = begun(name, text).propose(History(text), Budget(10, 4, 3), sampler(2.0, "residual"))
+    assert len(tree) >= 3
+    assert tree.source in name
+
+
+def test_a_model_fills_its_tree() -> None:
+    text = [2, 4]
+    draft = begun("model", text).propose(History(text), Budget(10, 4, 3), sampler(2.0))
+    assert len(draft) == 10
+    assert len(children(draft.parents)[-1]) == 3
+
+
+def test_null_gives_its_reason() -> None:
+    draft = begun("null", [1]).propose(History([1]), Budget.chain(4), sampler())
+    assert (len(draft), draft.reason) == (0, "switched off")
+
+
+# --- after a verdict ---------------------------------------------------------------------------------------
+
+
+@over_drafters
+@settings(max_examples=40)
+@given(text=texts, budget=budgets, bonus=st.integers(0, VOCAB - 1), sampler=samplers)
+def test_whatever_was_accepted_the_next_proposal_is_that_of_a_fresh_drafter(
+    name: str, text: list[int], budget: Budget, bonus: int, sampler: Sampler
+) -> None:
+    first = begun(name, text).propose(History(text), budget, sampler)
+    for node in range(-1, len(first)):
+        drafter = begun(name, text)
+        context = History(text)
+        drafter.propose(context, budget, sampler)
+        path = path_to(first.parents, node)
+        for token in [*first.tokens[path].tolist(), bonus]:
+            context.push(token)
+        if len(first):
+            drafter.observe(path, None)
+        again = drafter.propose(context, budget, sampler)
+        check_shape(again, budget)
+        check_tokens(again)
+        if name != "ngram, resuming":
+            fresh = begun(name, context.tokens)
+            assert listed(again) == listed(fresh.propose(context, budget, sampler))
+
+
+TRUTH = markov_table(LIMIT, order=2, seed=5)
+
+
+def answer(drafter: Drafter, prompt: Sequence[int], rounds: int = 12) -> list[tuple[list[int], list[int]]]:
+    """All proposals of one request, verified greedily against ``TRUTH``."""
+    context, greedy, proposals = History(prompt), sampler(), []
+    drafter.begin(prompt)
+    for _ in range(rounds):
+        draft = drafter.propose(context, Budget(8, 4, 2), greedy)
+        proposals.append(listed(draft))
+        path, below = [], children(draft.parents)
+        while True:
+            token = int(TRUTH(tuple(context.tokens)).argmax())
+            context.push(token)
+            hit = [node for node in below.get(path[-1] if path else -1, []) if draft.tokens[node] == token]
+            if not hit:
+                break
+            path.append(hit[0])
+        if len(draft):
+            drafter.observe(path, None)
+    return proposals
+
+
+@over_drafters
+def test_nothing_leaks_into_the_next_request(name: str) -> None:
+    """Cases G7, G8: a long request, a short unrelated one, the first one again."""
+    random = np.random.default_rng(2)
+    long = random.integers(0, LIMIT, 150).tolist()
+    short = [LIMIT - 1 - token for token in long[:9]]
+    drafter = DRAFTERS[name]()
+    got = [answer(drafter, prompt) for prompt in (long, short, long)]
+    alone = [answer(DRAFTERS[name](), prompt) for prompt in (long, short)]
+    assert got == [alone[0], alone[1], alone[0]]
+
+
+@over_drafters
+def test_a_request_that_was_cut_short(name: str) -> None:
+    """A proposal without its verdict (the reader cancelled), then a new request."""
+    drafter = begun(name, [2, 4, 2, 4, 2])
+    drafter.propose(History([2, 4, 2, 4, 2]), Budget(8, 4, 2), sampler())
+    assert answer(drafter, [4, 6, 8, 4, 6]) == answer(DRAFTERS[name](), [4, 6, 8, 4, 6])
+
+
+@over_drafters
+def test_close_is_idempotent(name: str) -> None:
+    drafter = DRAFTERS[name]()
+    drafter.close()
+    drafter.begin([2, 4])
+    drafter.close()
+    drafter.close()
+
+
+# --- what a draft model does not know ----------------------------------------------------------------------
+
+
+@over_drafters
+@pytest.mark.parametrize("prompt", [[VOCAB - 1], [2, LIMIT], [LIMIT, LIMIT + 1, LIMIT]])
+def test_unknown_ids_at_the_end(name: str, prompt: list[int]) -> None:
+    """Case C12: a pause, not a crash; then it goes on."""
+    drafter = begun(name, prompt)
+    context = History(prompt)
+    draft = drafter.propose(context, Budget(8, 4, 2), sampler())
+    if "model" in name:
+        assert (len(draft), draft.reason) == (0, f"model: the last token, {prompt[-1]}, is unknown to the draft")
+    context.push(4)
+    again = drafter.propose(context, Budget(8, 4, 2), sampler())
+    assert ("model" not in name and name != "chain") or len(again) > 0
+
+
+def test_unknown_ids_are_left_out_of_what_a_model_reads() -> None:
+    with_unknown, without = [2, LIMIT, 4, VOCAB - 1, 6], [2, 4, 6]
+    drafts = [
+        begun("model", text).propose(History(text), Budget(8, 4, 2), sampler()) for text in (with_unknown, without)
+    ]
+    assert listed(drafts[0]) == listed(drafts[1])
+    assert len(drafts[0]) == 8
+
+
+def test_a_text_longer_than_the_draft_context() -> None:
+    """Case F7: context 256, text 600 and growing: a proposal in every round."""
+    proposals = answer(model(), np.random.default_rng(0).integers(0, LIMIT, 600).tolist(), rounds=400)
+    assert min(len(tokens) for tokens, _ in proposals) == 8
+
+
+def test_a_long_text_is_not_read_again_and_again() -> None:
+    """Past the draft's context a token costs a few tokens of reading on average, not half a context."""
+    table, reads = markov_table(VOCAB, order=1), []
+    engine = ScriptedEngine(table, VOCAB, 256)
+    drafter = ModelDrafter(engine)
+    session = engine.open()
+    feed = session.extend
+
+    def counting(*arguments: object) -> object:
+        reads.append(len(arguments[0]))  # type: ignore[arg-type]
+        return feed(*arguments)  # type: ignore[arg-type]
+
+    session.extend = counting  # type: ignore[method-assign, assignment]
+    drafter._session = session
+    context = History([2] * 100)
+    drafter.begin(context.tokens)
+    for _ in range(1000):
+        context.push(4)
+        draft = drafter.propose(context, Budget.chain(4), sampler())
+        assert len(draft)
+        drafter.observe([], None)
+    assert sum(reads) <= 1000 * (4 + 2.5)
+    assert all(a > 0 for a, _ in pairwise(reads))

@@ -1,0 +1,159 @@
+"""Frozen value types: laws, drafts, budgets, sampling parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from foredraft.errors import InvalidValue, UsageError
+from foredraft.types import RULES, Budget, Draft, Emitted, Law, SamplingParams, Seconds, Step, Verdict
+
+LAW = Law(np.array([2, 5, 9], np.int32), np.log([0.2, 0.5, 0.3]) + 7.0)
+
+
+class TestLaw:
+    def test_probabilities_ignore_the_constant(self) -> None:
+        assert LAW.probs().tolist() == pytest.approx([0.2, 0.5, 0.3], abs=1e-15)
+        assert LAW.probs().dtype == np.float64
+
+    def test_one_token(self) -> None:
+        assert [LAW.prob(token) for token in (2, 5, 9)] == pytest.approx([0.2, 0.5, 0.3], abs=1e-15)
+        assert [LAW.prob(token) for token in (-1, 0, 3, 10)] == [0.0] * 4
+
+    def test_point_mass(self) -> None:
+        law = Law.point(7)
+        assert (law.ids.tolist(), law.ids.dtype, law.probs().tolist()) == ([7], np.int32, [1.0])
+        assert (law.prob(7), law.prob(6)) == (1.0, 0.0)
+
+    @pytest.mark.parametrize("scores", [[0.0, -2000.0], [1e4, 1e4 - 1], [-1e4, -1e4 - 1]])
+    def test_extreme_scores(self, scores: list[float]) -> None:
+        probs = Law(np.array([0, 1], np.int32), np.array(scores)).probs()
+        assert probs.sum() == pytest.approx(1.0, abs=1e-15) and probs[0] > probs[1]
+
+
+class TestDraft:
+    def test_empty(self) -> None:
+        draft = Draft.empty("ngram", "no earlier occurrence")
+        assert (len(draft), draft.source, draft.reason, draft.laws) == (0, "ngram", "no earlier occurrence", None)
+        assert (draft.tokens.dtype, draft.parents.dtype) == (np.int32, np.int32)
+        assert (Draft.empty().source, Draft.empty().reason) == ("none", None)
+
+    def test_chain(self) -> None:
+        draft = Draft.chain([4, 4, 6], "model", (LAW, LAW, LAW))
+        assert (draft.tokens.tolist(), draft.parents.tolist()) == ([4, 4, 6], [-1, 0, 1])
+        assert (len(draft), draft.source, len(draft.laws or ())) == (3, "model", 3)
+        assert (draft.tokens.dtype, draft.parents.dtype) == (np.int32, np.int32)
+        assert len(Draft.chain([], "model")) == 0
+
+
+def test_budget_chain() -> None:
+    assert Budget.chain(5) == Budget(nodes=5, depth=5, branches=1)
+
+
+def test_seconds_add_up() -> None:
+    total = Seconds(1.0, 2.0, 3.0, 4.0) + Seconds(0.5, 0.0, 0.25, 0.125)
+    assert total == Seconds(1.5, 2.0, 3.25, 4.125)
+    assert total.total == 10.875
+    assert Seconds().total == 0.0
+
+
+def test_step_ids() -> None:
+    step = Step((Emitted(4, True), Emitted(9, False)), 2, 2, 1, 2, 3, Seconds(), "model")
+    assert step.ids == (4, 9)
+    assert (step.finish_reason, step.bias, step.hidden_bytes, step.reason) == (None, 0.0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (Budget.chain(1), "nodes"),
+        (SamplingParams(), "temperature"),
+        (Verdict((), 0, 0), "token"),
+        (Draft.empty(), "tokens"),
+        (LAW, "ids"),
+        (Seconds(), "draft"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_values_are_frozen(value: object, name: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(value, name, 1)
+
+
+def test_rules() -> None:
+    assert RULES == ("coupled", "residual", "relaxed")
+
+
+class TestSamplingParams:
+    def test_defaults_are_greedy_and_change_nothing(self) -> None:
+        params = SamplingParams()
+        assert params.greedy and not params.penalised
+        assert (params.top_k, params.top_p, params.min_p, params.seed, dict(params.logit_bias)) == (0, 1.0, 0.0, 0, {})
+        assert not replace(params, temperature=0.1).greedy
+
+    @pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+    def test_penalised(self, name: str) -> None:
+        assert replace(SamplingParams(), **{name: 0.5}).penalised  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("name", "allowed"),
+        [
+            ("temperature", "0 (greedy) or a positive number"),
+            ("top_k", "0 (off) or a positive integer"),
+            ("top_p", "a number in (0, 1]"),
+            ("min_p", "a number in [0, 1]"),
+            ("repetition_penalty", "a positive number (1 = off)"),
+            ("penalty_window", "0 (all) or a positive integer"),
+            ("min_tokens", "0 or a positive integer"),
+            ("seed", "an integer in [0, 2**64)"),
+        ],
+    )
+    @pytest.mark.parametrize("value", [-1, math.nan])
+    def test_negative_and_nan(self, value: float, name: str, allowed: str) -> None:
+        with pytest.raises(InvalidValue) as caught:
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
+        assert str(caught.value) == f"{name} is {value!r}; allowed: {allowed}"
+        assert (caught.value.name, caught.value.allowed) == (name, allowed)
+        assert isinstance(caught.value, UsageError)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("temperature", math.inf),
+            ("top_p", 0.0),
+            ("top_p", 1.0001),
+            ("top_p", math.inf),
+            ("min_p", 1.5),
+            ("repetition_penalty", 0.0),
+            ("repetition_penalty", math.inf),
+            ("presence_penalty", math.nan),
+            ("presence_penalty", math.inf),
+            ("frequency_penalty", -math.inf),
+            ("seed", 2**64),
+        ],
+    )
+    def test_other_values_out_of_range(self, name: str, value: float) -> None:
+        with pytest.raises(InvalidValue, match=rf"^{name} is {value!r}; allowed: "):
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("bias", [math.nan, math.inf])
+    def test_bias(self, bias: float) -> None:
+        with pytest.raises(InvalidValue, match=r"^logit_bias\[7\] is (nan|inf); allowed: a finite number, or -inf"):
+            SamplingParams(logit_bias={3: 1.0, 7: bias})
+
+    def test_ends_of_the_ranges(self) -> None:
+        params = SamplingParams(
+            temperature=1e300,
+            top_k=10**9,
+            top_p=1e-9,
+            min_p=1.0,
+            repetition_penalty=1e-9,
+            presence_penalty=-2.0,
+            frequency_penalty=1e9,
+            seed=2**64 - 1,
+            logit_bias={0: -math.inf, 10**9: -5.0},
+        )
+        assert (params.top_p, params.seed) == (1e-9, 2**64 - 1)
