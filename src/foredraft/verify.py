@@ -96,7 +96,8 @@ class _Trial:
     def of(law: Law, draft: Draft, kids: list[int]) -> _Trial:
         tokens = draft.tokens[kids]
         proposal = draft.laws[kids[0]] if draft.laws is not None else None
-        ids = np.union1d(law.ids, tokens if proposal is None else proposal.ids).astype(np.int32)
+        drafted = tokens if proposal is None else np.concatenate([tokens, proposal.ids])
+        ids = np.union1d(law.ids, drafted).astype(np.int32)
         target = np.zeros(len(ids))
         target[np.searchsorted(ids, law.ids)] = law.probs()
         dense = None
@@ -129,7 +130,9 @@ class _Trial:
             index = int(np.searchsorted(self.ids, token))
             proposal = self.proposal if self.proposal is not None else self._point(index)
             p, q = float(self.target[index]), float(proposal[index])
-            if q > 0.0 and sampler.noise.accept(min(1.0, p / q), position, order):
+            if q <= 0.0:  # not drawn from its law: as if it had not been proposed
+                continue
+            if sampler.noise.accept(min(1.0, p / q), position, order):
                 return kid
             self._reject(index, proposal)
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.ngram import NgramConfig, NgramDrafter
 from foredraft.drafters.null import NullDrafter
-from foredraft.engines.scripted import ScriptedEngine, markov_table
+from foredraft.engines.scripted import ScriptedEngine, ScriptedSession, markov_table
 from foredraft.sampling import History, Sampler
 from foredraft.trees import children, depths, is_tree, path_to
-from foredraft.types import Budget, Draft, Rule, SamplingParams
+from foredraft.types import Budget, Draft, Ids, Rule, SamplingParams, Scores
 
 VOCAB, LIMIT = 30, 26
 """Ids from LIMIT on are padding, or unknown to the draft."""
@@ -28,13 +27,18 @@ PLAIN = NgramConfig(min_n=1, resume=0)
 """Without a memory of where the last copy stopped a proposal depends on the text alone."""
 
 
-def model(tree: bool = True) -> ModelDrafter:
-    engine = ScriptedEngine(markov_table(VOCAB, order=3, seed=5), VOCAB, 256, tree)
+def model(tree: bool = True, order: int = 3) -> ModelDrafter:
+    """Context 256; what it says depends on its last ``order`` tokens."""
+    engine = ScriptedEngine(markov_table(VOCAB, order=order, seed=5), VOCAB, 256, tree)
     return ModelDrafter(engine, limit=LIMIT, barred=BARRED)
 
 
 def ngram(config: NgramConfig = PLAIN) -> NgramDrafter:
     return NgramDrafter(config, barred=BARRED | set(range(LIMIT, VOCAB)))
+
+
+def sampler(temperature: float = 0.0, rule: Rule = "coupled", seed: int = 0) -> Sampler:
+    return Sampler(SamplingParams(temperature=temperature, seed=seed), rule=rule, eog_ids=ENDS)
 
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
@@ -58,15 +62,11 @@ budgets = st.one_of(
 )
 rules: st.SearchStrategy[Rule] = st.sampled_from(["coupled", "residual"])
 samplers = st.builds(
-    lambda temperature, rule, seed: sampler(temperature, rule, seed),
+    sampler,
     st.sampled_from([0.0, 0.8, 5.0]),
     rules,
     st.integers(0, 9),
 )
-
-
-def sampler(temperature: float = 0.0, rule: Rule = "coupled", seed: int = 0) -> Sampler:
-    return Sampler(SamplingParams(temperature=temperature, seed=seed), rule=rule, eog_ids=ENDS)
 
 
 def begun(name: str, text: Sequence[int]) -> Drafter:
@@ -144,23 +144,40 @@ def test_the_context_is_left_as_found(
 def test_it_says_something(name: str) -> None:
     """The other tests would hold for silence too."""
     text = [2, 4, 6, 8, 2, 4, 6, 8, 2, 4]
-    chain = begun(name, text).propose(History(text), Budget.chain(6), sampler())
-    assert len(chain) >= 3
+    chain = begun(name, text).propose(History(text), Budget.chain(4), sampler())
+    assert len(chain) >= 2
     tree = begun(name, text).propose(History(text), Budget(10, 4, 3), sampler(2.0, "residual"))
-    assert len(tree) >= 3
-    assert tree.source in name
+    assert len(tree) >= 2
+    assert tree.source == chain.source != "none"
 
 
 def test_a_model_fills_its_tree() -> None:
     text = [2, 4]
-    draft = begun("model", text).propose(History(text), Budget(10, 4, 3), sampler(2.0))
-    assert len(draft) == 10
-    assert len(children(draft.parents)[-1]) == 3
+    endless = Sampler(SamplingParams(temperature=2.0))
+    draft = begun("model", text).propose(History(text), Budget(12, 4, 3), endless)
+    assert len(draft) == 12
+    assert max(len(siblings) for siblings in children(draft.parents).values()) == 3
+
+
+def test_a_draft_engine_without_trees_drafts_a_chain() -> None:
+    text = [2, 4]
+    chain = begun("model", text).propose(History(text), Budget.chain(4), sampler())
+    draft = begun("model without trees", text).propose(History(text), Budget(12, 4, 3), sampler())
+    assert listed(draft) == listed(chain)
 
 
 def test_null_gives_its_reason() -> None:
     draft = begun("null", [1]).propose(History([1]), Budget.chain(4), sampler())
     assert (len(draft), draft.reason) == (0, "switched off")
+
+
+@over_drafters
+def test_a_budget_of_nothing(name: str) -> None:
+    text = [2, 4, 6, 8, 2, 4, 6, 8, 2, 4]
+    drafter, context = begun(name, text), History(text)
+    assert len(drafter.propose(context, Budget(0, 0, 0), sampler())) == 0
+    fresh = begun(name, text).propose(context, Budget.chain(4), sampler())
+    assert listed(drafter.propose(context, Budget.chain(4), sampler())) == listed(fresh)
 
 
 # --- after a verdict ---------------------------------------------------------------------------------------
@@ -200,7 +217,7 @@ def answer(drafter: Drafter, prompt: Sequence[int], rounds: int = 12) -> list[tu
     for _ in range(rounds):
         draft = drafter.propose(context, Budget(8, 4, 2), greedy)
         proposals.append(listed(draft))
-        path, below = [], children(draft.parents)
+        path, below = list[int](), children(draft.parents)
         while True:
             token = int(TRUTH(tuple(context.tokens)).argmax())
             context.push(token)
@@ -265,35 +282,38 @@ def test_unknown_ids_are_left_out_of_what_a_model_reads() -> None:
         begun("model", text).propose(History(text), Budget(8, 4, 2), sampler()) for text in (with_unknown, without)
     ]
     assert listed(drafts[0]) == listed(drafts[1])
-    assert len(drafts[0]) == 8
+    assert len(drafts[0]) > 1
 
 
 def test_a_text_longer_than_the_draft_context() -> None:
-    """Case F7: context 256, text 600 and growing: a proposal in every round."""
-    proposals = answer(model(), np.random.default_rng(0).integers(0, LIMIT, 600).tolist(), rounds=400)
-    assert min(len(tokens) for tokens, _ in proposals) == 8
+    """Case F7: context 256, text 600 and growing past 1000: it goes on, with the same proposals as a large one."""
+    prompt = np.random.default_rng(0).integers(0, LIMIT, 600).tolist()
+    large = ModelDrafter(ScriptedEngine(markov_table(VOCAB, order=3, seed=5), VOCAB), limit=LIMIT, barred=BARRED)
+    got = answer(model(), prompt, rounds=400)
+    assert got == answer(large, prompt, rounds=400)
+    assert all(tokens for tokens, _ in got)
 
 
 def test_a_long_text_is_not_read_again_and_again() -> None:
     """Past the draft's context a token costs a few tokens of reading on average, not half a context."""
-    table, reads = markov_table(VOCAB, order=1), []
-    engine = ScriptedEngine(table, VOCAB, 256)
-    drafter = ModelDrafter(engine)
-    session = engine.open()
-    feed = session.extend
+    reads: list[int] = []
 
-    def counting(*arguments: object) -> object:
-        reads.append(len(arguments[0]))  # type: ignore[arg-type]
-        return feed(*arguments)  # type: ignore[arg-type]
+    class Counting(ScriptedSession):
+        def extend(self, tokens: Ids, parents: Ids, rows: int) -> Scores:
+            reads.append(len(tokens))
+            return super().extend(tokens, parents, rows)
 
-    session.extend = counting  # type: ignore[method-assign, assignment]
-    drafter._session = session
-    context = History([2] * 100)
+    class Engine(ScriptedEngine):
+        def open(self) -> ScriptedSession:
+            return Counting(self)
+
+    drafter = ModelDrafter(Engine(markov_table(VOCAB, order=1), VOCAB, 256))
+    context = History([2] * 200)
     drafter.begin(context.tokens)
+    reads.clear()
     for _ in range(1000):
         context.push(4)
-        draft = drafter.propose(context, Budget.chain(4), sampler())
-        assert len(draft)
+        assert len(drafter.propose(context, Budget.chain(4), sampler())) > 0
         drafter.observe([], None)
-    assert sum(reads) <= 1000 * (4 + 2.5)
-    assert all(a > 0 for a, _ in pairwise(reads))
+    assert max(reads) > 100
+    assert sum(reads) <= 1000 * (1 + 3 + 1.5)

@@ -6,22 +6,28 @@ enough to tell a wrong token from rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from foredraft.engines.base import Session
+from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.errors import EngineFailure
 from foredraft.trees import path_to
+from tests.support import tiny_models
 from tests.support.engine_cases import (
     ALL,
     CONTEXT,
     FORGETS,
     NONES,
+    QUICK,
     REPLAYS,
+    TINY,
     TREES,
     Case,
     chain,
@@ -31,9 +37,17 @@ from tests.support.engine_cases import (
     read,
 )
 
+T = TypeVar("T")
+QUICK_FORGETS = [name for name in FORGETS if name in QUICK]
 over_all = pytest.mark.parametrize("case", ALL, indirect=True)
-over_forgetting = pytest.mark.parametrize("case", FORGETS, indirect=True)
+over_quick = pytest.mark.parametrize("case", QUICK, indirect=True)
+over_quick_forgetting = pytest.mark.parametrize("case", QUICK_FORGETS, indirect=True)
 over_trees = pytest.mark.parametrize("case", TREES, indirect=True)
+
+
+def some_for_large(first: Sequence[T], few: Sequence[T]) -> list[tuple[str, T]]:
+    """Every engine with trees and each of ``first``; large models get ``few`` of them."""
+    return [(name, one) for name in TREES for one in (first if name in QUICK else few)]
 
 
 # --- what the engines say of themselves --------------------------------------------------------------------
@@ -52,10 +66,10 @@ def test_abilities(cases: Callable[[str], Case], name: str) -> None:
 @pytest.mark.parametrize("case", TREES + REPLAYS, indirect=True)
 def test_one_wrong_token_is_seen(case: Case) -> None:
     text = case.text[:12]
-    for place in (0, 5, 10):
+    for place in (3, 6, 10):
         wrong = [*text[:place], (text[place] + 7) % case.engine.info.vocab_size, *text[place + 1 :]]
-        assert distance(case.row(wrong), case.row(text)) > 1.5 * case.tolerance
-    assert distance(case.row(text[:4] + text[5:]), case.row(text)) > 1.5 * case.tolerance
+        assert distance(case.row(wrong), case.row(text)) > case.tolerance
+    assert distance(case.row(text[:4] + text[5:]), case.row(text)) > case.tolerance
 
 
 # --- chains ------------------------------------------------------------------------------------------------
@@ -63,7 +77,7 @@ def test_one_wrong_token_is_seen(case: Case) -> None:
 
 @over_all
 def test_all_at_once_is_one_at_a_time(case: Case, session: Session) -> None:
-    text = case.text[:10]
+    text = case.text[:8]
     rows = read(session, text, len(text))
     assert session.length == len(text)
     assert rows.dtype == np.float32
@@ -76,7 +90,7 @@ def test_all_at_once_is_one_at_a_time(case: Case, session: Session) -> None:
     other.close()
 
 
-@over_all
+@over_quick
 @pytest.mark.parametrize("rows", [0, 1, 3, 8])
 def test_only_the_last_rows_are_scored(case: Case, session: Session, rows: int) -> None:
     text = case.text[:11]
@@ -87,7 +101,7 @@ def test_only_the_last_rows_are_scored(case: Case, session: Session, rows: int) 
         case.check(logits[-1 - back], text[: len(text) - back])
 
 
-@over_all
+@over_quick
 def test_a_chain_grows_over_several_extends(case: Case, session: Session) -> None:
     text = case.text[:12]
     read(session, text[:4])
@@ -116,7 +130,7 @@ def test_longer_than_a_native_pass(case: Case, session: Session) -> None:
     other.close()
 
 
-@over_forgetting
+@over_quick_forgetting
 @pytest.mark.parametrize("kept", [0, 1, 4, 6])
 def test_keep_part_of_a_chain(case: Case, session: Session, kept: int) -> None:
     text = case.text[:10]
@@ -128,7 +142,7 @@ def test_keep_part_of_a_chain(case: Case, session: Session, kept: int) -> None:
     case.check(read(session, case.text[30:32])[0], text + case.text[30:32])
 
 
-@over_forgetting
+@over_quick_forgetting
 def test_keep_from_an_empty_session(case: Case, session: Session) -> None:
     chain(session, case.text[:5], 1)
     session.keep([])
@@ -138,7 +152,7 @@ def test_keep_from_an_empty_session(case: Case, session: Session) -> None:
     case.check(read(session, case.text[9:10])[0], case.text[5:7] + case.text[9:10])
 
 
-@over_forgetting
+@over_quick_forgetting
 @pytest.mark.parametrize("pending", [0, 3])
 @pytest.mark.parametrize("length", [0, 1, 5, 8, 9])
 def test_rewind(case: Case, session: Session, length: int, pending: int) -> None:
@@ -166,8 +180,9 @@ SHAPES: dict[str, list[int]] = {
 }
 
 
-@over_trees
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("case", "shape"), some_for_large([*SHAPES], ["level by level", "depth first"]), indirect=["case"]
+)
 def test_every_node_sees_its_own_path(case: Case, session: Session, shape: str) -> None:
     """And a second tree, of siblings swapped, behind the first one's kept path."""
     parents, text = SHAPES[shape], case.text[:5]
@@ -186,8 +201,7 @@ def test_every_node_sees_its_own_path(case: Case, session: Session, shape: str) 
 PATHS: list[tuple[int, ...]] = [(), (0,), (1,), (0, 2), (0, 3), (1, 4), (1, 5), (0, 2, 6), (1, 4, 7)]
 
 
-@over_trees
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("case", "path"), some_for_large(PATHS, [(), (1, 4, 7)]), indirect=["case"])
 def test_keep_a_path_then_go_on(case: Case, session: Session, path: tuple[int, ...]) -> None:
     text, parents = case.text[:5], SHAPES["level by level"]
     read(session, text)
@@ -253,10 +267,24 @@ def test_rewind_with_a_pending_tree(case: Case, session: Session) -> None:
         case.check(read(session, case.text[70:72])[0], text[:length] + case.text[70:72])
 
 
+def test_a_window_forgets_nothing_that_a_rewind_needs(tmp_path: Path) -> None:
+    """A cache of windows alone (8 tokens and one native pass) would have lost what comes before token 1000."""
+    path = tiny_models.write_gemma3(tmp_path / "gemma3.gguf")
+    engine = LlamaEngine(path, LlamaConfig(context=4096, threads=1, lines=4, kv_type="f32", repack=False))
+    text = np.random.default_rng(0).integers(0, tiny_models.VOCAB, 3000).tolist()
+    session, other = engine.open(), engine.open()
+    read(session, text)
+    assert session.rewind(1000) == session.length == 1000
+    assert distance(read(session, [3, 4])[0], read(other, [*text[:1000], 3, 4])[0]) < TINY
+    session.close()
+    other.close()
+    engine.close()
+
+
 # --- several sessions, the end of one ----------------------------------------------------------------------
 
 
-@over_all
+@over_quick
 def test_sessions_are_independent(case: Case) -> None:
     texts = [case.text[start : start + 6] for start in (0, 10, 20)]
     sessions = [case.engine.open() for _ in texts]
@@ -271,7 +299,7 @@ def test_sessions_are_independent(case: Case) -> None:
         session.close()
 
 
-@over_all
+@over_quick
 def test_a_closed_session(case: Case, session: Session) -> None:
     read(session, case.text[:3])
     chain(session, case.text[3:5], 1)

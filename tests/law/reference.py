@@ -53,9 +53,7 @@ def truncated(values: Sequence[float], params: SamplingParams) -> list[float]:
     return [weight[token] / total if token in order else 0.0 for token in range(len(values))]
 
 
-def next_law(
-    table: Table, prompt: Tokens, output: Tokens, params: SamplingParams, eog: Tokens = ()
-) -> list[float]:
+def next_law(table: Table, prompt: Tokens, output: Tokens, params: SamplingParams, eog: Tokens = ()) -> list[float]:
     """The law of the token after ``prompt + output``."""
     return truncated(edited_row(table((*prompt, *output)).tolist(), prompt, output, params, eog), params)
 

@@ -37,9 +37,7 @@ PARAMS: dict[str, SamplingParams] = {
     "top-k": SamplingParams(temperature=1.0, top_k=2),
     "top-p": SamplingParams(temperature=1.3, top_p=0.7),
     "min-p": SamplingParams(temperature=1.1, min_p=0.3),
-    "penalties": SamplingParams(
-        temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8
-    ),
+    "penalties": SamplingParams(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8),
     "window": SamplingParams(temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.7, penalty_window=2),
     "logit bias": SamplingParams(temperature=1.0, logit_bias={0: 1.5, 1: -0.7}),
     "barred token": SamplingParams(temperature=1.0, logit_bias={1: -np.inf}),
@@ -147,10 +145,8 @@ def _children(
 
 def rows(scene: Scene, draft: Draft) -> Logits:
     """What the target's one pass over the tree returns, float32[N + 1, V]."""
-    texts = [scene.prompt]
-    for node in range(len(draft)):
-        texts.append((*scene.prompt, *(int(draft.tokens[up]) for up in path_to(draft.parents, node))))
-    return np.stack([scene.target(text) for text in texts])
+    paths = [path_to(draft.parents, node) for node in range(-1, len(draft))]
+    return np.stack([scene.target((*scene.prompt, *draft.tokens[path].tolist())) for path in paths])
 
 
 @dataclass(frozen=True)

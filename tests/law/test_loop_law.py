@@ -124,7 +124,7 @@ class TestRelaxed:
         distance = 0.5 * sum(abs(a - b) for a, b in zip(p, q, strict=True))
         w = 1 - 0.05 / distance
         assert 0 < w < 1
-        expected = {
+        expected: dict[Tokens, float] = {
             (a, b): (w * p[a] + (1 - w) * q[a]) * share
             for a in range(3)
             for b, share in enumerate(next_law(target, (0, 1), (a,), SOFT))
@@ -147,7 +147,5 @@ class TestRelaxed:
                 for token in range(3)
             ]
             p = next_law(target, (0, 1), prefix, SOFT)
-            largest = max(
-                largest, 0.5 * sum(abs(m / sum(mass) - each) for m, each in zip(mass, p, strict=True))
-            )
+            largest = max(largest, 0.5 * sum(abs(m / sum(mass) - each) for m, each in zip(mass, p, strict=True)))
         assert largest == pytest.approx(bound, abs=1e-9)

@@ -56,9 +56,7 @@ def test_four_tokens(shape: tuple[int, ...], rule: Rule) -> None:
     params=st.sampled_from(list(PARAMS.values())),
     rule=st.sampled_from(EXACT),
 )
-def test_random_worlds(
-    seed: int, sharpness: float, shape: tuple[int, ...], params: SamplingParams, rule: Rule
-) -> None:
+def test_random_worlds(seed: int, sharpness: float, shape: tuple[int, ...], params: SamplingParams, rule: Rule) -> None:
     target, draft = world(seed, sharpness=sharpness)
     assert_exact(Scene(target, draft, params, rule, shape))
 
@@ -77,9 +75,7 @@ class TestPointMasses:
         assert_exact(Scene(target, draft, PARAMS[name], rule, (-1, -1, 0, 0, 1), points))
 
     @pytest.mark.parametrize("rule", EXACT)
-    @pytest.mark.parametrize(
-        "siblings", [(0,), (2, 0), (1, 1), (2, 2, 1), (0, 1, 2), (0, 1, 2, 0)], ids=lambda each: str(each)
-    )
+    @pytest.mark.parametrize("siblings", [(0,), (2, 0), (1, 1), (2, 2, 1), (0, 1, 2), (0, 1, 2, 0)], ids=str)
     def test_siblings(self, siblings: tuple[int, ...], rule: Rule) -> None:
         """Also the same token twice, and the whole vocabulary."""
         target, draft = world(31)

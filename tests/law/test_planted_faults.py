@@ -23,9 +23,7 @@ from tests.law.scenes import LoopScene, Scene, constant, text_of_round, world
 from tests.law.test_relaxed_law import assert_mixture
 
 SOFT = SamplingParams(temperature=1.0)
-PENALISED = SamplingParams(
-    temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8
-)
+PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8)
 TARGET_TABLE, DRAFT_TABLE = world(11)
 WIDE = constant(*np.log([0.4, 0.3, 0.2, 0.1])), constant(*np.log([0.1, 0.2, 0.3, 0.4]))
 CHAIN = Scene(*WIDE, SOFT, "residual", (-1,))
@@ -204,12 +202,9 @@ class TestInTheLoop:
     def test_accepted_token_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last accepted token is dropped, and what follows it is emitted in its place."""
         assert loop_error(self.LOOP) < 1e-12
-        honest = foredraft.decode.verify
 
-        def late(
-            draft: Draft, logits: Logits, sampler: Sampler, history: History, max_tv: float = 0.0
-        ) -> Verdict:
-            verdict = honest(draft, logits, sampler, history, max_tv)
+        def late(draft: Draft, logits: Logits, sampler: Sampler, history: History, max_tv: float = 0.0) -> Verdict:
+            verdict = foredraft.verify.verify(draft, logits, sampler, history, max_tv)
             return replace(verdict, path=verdict.path[:-1])
 
         monkeypatch.setattr(foredraft.decode, "verify", late)
@@ -224,9 +219,7 @@ class TestInTheLoop:
         loop = replace(self.LOOP, scene=replace(self.LOOP.scene, points=points, shape=(-1,)), budget=(1, 0, 1))
         assert loop_error(loop) < 1e-12
         honest = EnumeratedNoise.accept
-        monkeypatch.setattr(
-            EnumeratedNoise, "accept", lambda self, probability, *key: honest(self, 0.5, *key)
-        )
+        monkeypatch.setattr(EnumeratedNoise, "accept", lambda self, probability, *key: honest(self, 0.5, *key))
         assert loop_error(loop) > 1e-6
 
 

@@ -77,7 +77,7 @@ def test_every_parameter(name: str) -> None:
     assert_mixture(Scene(target, draft, PARAMS[name], "relaxed", (-1, 0), max_tv=0.1))
 
 
-@pytest.mark.parametrize("siblings", [(0,), (2, 0), (1, 1), (0, 1, 2)], ids=lambda each: str(each))
+@pytest.mark.parametrize("siblings", [(0,), (2, 0), (1, 1), (0, 1, 2)], ids=str)
 def test_point_masses(siblings: tuple[int, ...]) -> None:
     """q is the first sibling's point mass."""
     target, draft = world(31)
@@ -98,9 +98,7 @@ def test_point_masses_two_levels() -> None:
 
 def test_greedy_target_is_mixed_with_the_draft() -> None:
     target, draft = world(29)
-    scene = Scene(
-        target, draft, SamplingParams(), "relaxed", (-1, -1, 0), draft_params=SOFT, max_tv=0.1
-    )
+    scene = Scene(target, draft, SamplingParams(), "relaxed", (-1, -1, 0), draft_params=SOFT, max_tv=0.1)
     assert assert_mixture(scene) == pytest.approx(0.1, abs=TOLERANCE)
 
 

@@ -1,6 +1,6 @@
 """The engines of the contract suite, and how closely the rows of each agree.
 
-Rows are compared as rms(difference) / std(row): 0 where sums never depend on the width of a pass, ``STATE`` for float
+Rows are compared as std(difference) / std(row): 0 where sums never depend on the width of a pass, ``STATE`` for float
 weights and a running state, ``TINY`` for float weights and attention (which rounds by width), ``REAL`` for quantized
 weights (activations are rounded by width too).
 """
@@ -26,7 +26,7 @@ from tests.support import tiny_models
 from tests.support.models import ensure_model
 
 CONTEXT = 700
-STATE, TINY, REAL = 0.002, 0.02, 0.15
+STATE, TINY, REAL = 0.002, 0.02, 0.12
 TREES = ["scripted", "tiny-llama", "tiny-gemma3", "smollm2", "gemma3"]
 REPLAYS = ["tiny-mamba", "tiny-jamba"]
 CHAINS = ["scripted-chain", *REPLAYS]
@@ -34,7 +34,7 @@ NONES = ["scripted-none", "tiny-mamba-none"]
 FORGETS = TREES + CHAINS
 ALL = FORGETS + NONES
 QUICK = [name for name in ALL if name not in ("smollm2", "gemma3")]
-"""For what is decided before numbers matter."""
+"""For the variants of a test that a large model would only repeat."""
 PROSE = (
     "The old harbour was quiet in the morning. A keeper walked along the wall and counted the boats, as he had "
     "done every day since the storm of 1953: three red, two green and one without any paint. "
@@ -71,8 +71,8 @@ class Case:
 
 
 def distance(got: Logits, want: Logits) -> float:
-    """rms of the difference in units of the spread of ``want``."""
-    return float(np.sqrt(np.mean((got - want) ** 2)) / np.std(want))
+    """Standard deviation of the difference in units of that of ``want``; a constant, which no law sees, is free."""
+    return float(np.std(got - want) / np.std(want))
 
 
 def ids(values: Sequence[int]) -> Ids:

@@ -164,9 +164,9 @@ class Run:
         return replace(self, limits=replace(self.limits, max_tokens=max_tokens))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
-    """What came of it. ``session``: the target's, closed."""
+    """What came of it. ``session``: the target's, closed. No repr: pytest would print all of it."""
 
     steps: list[Step]
     session: RecordingSession

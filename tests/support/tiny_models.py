@@ -161,7 +161,7 @@ def write_bert(path: Path) -> Path:
     metadata |= {"bert.attention.layer_norm_epsilon": 1e-5, "tokenizer.ggml.token_type_count": 2}
     shapes: Shapes = {"position_embd.weight": (64, _EMBED), "token_types.weight": (2, _EMBED)}
     square, column = (_EMBED, _EMBED), (_EMBED,)
-    linear = {"attn_q": square, "attn_k": square, "attn_v": square, "attn_output": square}
+    linear: Shapes = {"attn_q": square, "attn_k": square, "attn_v": square, "attn_output": square}
     linear |= {"ffn_up": (_FEED, _EMBED), "ffn_down": (_EMBED, _FEED), "attn_output_norm": column}
     linear |= {"layer_output_norm": column}
     for name, shape in linear.items():
@@ -174,7 +174,7 @@ def write_gpt2(path: Path, context: int = 300) -> Path:
     """Learned positions: llama.cpp ends the process for a position beyond ``context``."""
     metadata = _metadata("gpt2", 1) | {"gpt2.attention.head_count": 2, "gpt2.context_length": context}
     metadata |= {"gpt2.attention.layer_norm_epsilon": 1e-5}
-    linear = {"attn_qkv": (3 * _EMBED, _EMBED), "attn_output": (_EMBED, _EMBED), "attn_norm": (_EMBED,)}
+    linear: Shapes = {"attn_qkv": (3 * _EMBED, _EMBED), "attn_output": (_EMBED, _EMBED), "attn_norm": (_EMBED,)}
     linear |= {"ffn_up": (_FEED, _EMBED), "ffn_down": (_EMBED, _FEED), "ffn_norm": (_EMBED,)}
     shapes: Shapes = {**_OUTPUT, "output_norm.bias": (_EMBED,), "position_embd.weight": (context, _EMBED)}
     for name, shape in linear.items():

@@ -132,7 +132,7 @@ def test_tree_is_cut_by_the_context_in_nodes() -> None:
         asked.append(budget)
         return Draft.empty()
 
-    run = replace(RUN, engine=toy_engine(TABLE, 10), prompt=(9,) * 5)
+    run = replace(RUN, engine=toy_engine(TABLE, 10), prompt=(8,) * 5)
     answer = generate(run.drafting(Says(nothing), Budget(12, 4, 3)))
     assert asked == [Budget(5, 4, 3), Budget(4, 3, 3), Budget(3, 2, 3), Budget(2, 1, 3)]
     assert (len(answer.ids), answer.finish) == (5, "length")

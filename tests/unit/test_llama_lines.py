@@ -84,6 +84,7 @@ class Session:
         first = len(self.parents)
         self.parents += parents
         assert len(sequences) == len(parents)
+        assert all(len(set(own)) == len(own) for own in sequences), "a line is named once"
         for start in range(0, len(parents), chunk):
             lines = sequences[start : start + chunk]
             batch = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pytest
@@ -33,7 +33,8 @@ def propose(drafter: NgramDrafter, text: Sequence[int], budget: Budget) -> Draft
 
 
 def fresh(text: Sequence[int], budget: Budget, config: NgramConfig | None = None) -> list[int]:
-    return propose(NgramDrafter(config), text, budget).tokens.tolist()
+    tokens: list[int] = propose(NgramDrafter(config), text, budget).tokens.tolist()
+    return tokens
 
 
 def suffix_match(text: Sequence[int], end: int, most: int) -> int:
@@ -191,6 +192,11 @@ def test_copying_goes_on_after_an_edited_word() -> None:
     assert propose(drafter, [*text, 25], Budget.chain(4)).tokens.tolist() == [26, 27, 28, 29]
 
 
+def test_copying_goes_on_after_an_inserted_word() -> None:
+    drafter = after_edit(NgramConfig())
+    assert propose(drafter, [*CODE, 1, 20, 21, 22, 23, 99, 24], Budget.chain(2)).tokens.tolist() == [25, 26]
+
+
 def test_copying_does_not_go_on_when_it_is_off() -> None:
     drafter = after_edit(NgramConfig(resume=0))
     assert len(propose(drafter, [*CODE, 1, 20, 21, 22, 23, 99, 25], Budget.chain(4))) == 0
@@ -225,7 +231,7 @@ def test_a_rejected_copy_leaves_the_copy_point() -> None:
     text = [*CODE, 1, 20, 21, 22, 23, 99, 25]
     propose(drafter, text, Budget.chain(4))
     drafter.observe([], None)
-    assert propose(drafter, [*text, 98, 27], Budget.chain(2)).tokens.tolist() == [28, 29]
+    assert propose(drafter, [*text, 98, 25], Budget.chain(2)).tokens.tolist() == [26, 27]
 
 
 # --- cost --------------------------------------------------------------------------------------------------
@@ -245,7 +251,7 @@ class Operations:
     def __exit__(self, *error: object) -> None:
         sys.settrace(self._before)
 
-    def _event(self, frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+    def _event(self, frame: FrameType, event: str, argument: object, /) -> Callable[..., Any]:
         frame.f_trace_opcodes = True
         self.count += event == "opcode"
         return self._event

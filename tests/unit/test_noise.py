@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from foredraft.sampling import DRAFT, TARGET, GumbelNoise, hash_ids, largest
 from foredraft.types import Floats, Ids, Law
@@ -103,7 +104,7 @@ class TestStatistics:
     """Fixed seeds: these never flicker. The bars are the 99.99 % quantiles."""
 
     @staticmethod
-    def chi_square(counts: Floats, expected: Floats) -> float:
+    def chi_square(counts: NDArray[np.integer] | Floats, expected: Floats) -> float:
         return float(((counts - expected) ** 2 / expected).sum())
 
     def test_pick_has_the_law(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from foredraft.engines.base import Engine, Session
-from foredraft.errors import InvalidValue
+from foredraft.errors import EngineFailure, InvalidValue
 from foredraft.sampling import History, Sampler
 from foredraft.trees import children, path_to, static_shape
 from foredraft.types import Budget, Draft, Ids, Law, Logits
@@ -37,8 +37,7 @@ class ModelDrafter:
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Start from an empty cache and read the prompt up to its last token."""
-        session = self._opened()
-        session.rewind(0)
+        session = self._emptied()
         self._view, self._read, self._fed, self._unseen = [], 0, {}, 0
         self._restricted = None
         self._look(prompt[:-1])
@@ -53,6 +52,8 @@ class ModelDrafter:
         self._look(context.tokens)
         if not self._view or context.tokens[-1] >= self._limit:
             return Draft.empty(self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft")
+        if not self._engine.info.tree:
+            budget = Budget.chain(min(budget.nodes, budget.depth))
         self._fit(session, budget.nodes)
         growth = _Growth(static_shape(budget), self._sampler(sampler), context)
         growth.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
@@ -77,6 +78,16 @@ class ModelDrafter:
         if self._session is None:
             self._session = self._engine.open()
         return self._session
+
+    def _emptied(self) -> Session:
+        """An empty session; one that has failed is replaced."""
+        session = self._opened()
+        try:
+            session.rewind(0)
+        except EngineFailure:
+            self.close()
+            session = self._opened()
+        return session
 
     def _sampler(self, sampler: Sampler) -> Sampler:
         """The request's sampler with the barred ids taken out, made once per request."""

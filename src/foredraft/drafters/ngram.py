@@ -96,7 +96,7 @@ class NgramDrafter:
         self._origins = []
         depths: list[int] = []
         for end in self._matches(max(1, budget.branches)):
-            builder.add(self._continuation(end, budget.depth))
+            builder.add(self._continuation(end, budget.depth, sampler))
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
@@ -158,8 +158,9 @@ class NgramDrafter:
         near = 0 <= self._copy_point < end <= self._copy_point + self._config.resume
         return length + _NEAR * near
 
-    def _continuation(self, end: int, depth: int) -> list[int]:
-        """Tokens that followed the occurrence before ``end``; a copy may run on into itself (a repeating text)."""
+    def _continuation(self, end: int, depth: int, sampler: Sampler) -> list[int]:
+        """Tokens that followed the occurrence before ``end``, up to the end of a text; a copy may run on into itself
+        (a repeating text)."""
         size = len(self._tokens)
         result: list[int] = []
         for offset in range(depth):
@@ -168,4 +169,6 @@ class NgramDrafter:
             if token in self._barred:
                 break
             result.append(token)
+            if sampler.ends(token):
+                break
         return result
