@@ -44,6 +44,8 @@ def fixed(max_draft: int, tree: int = 0, branches: int = 4) -> Fixed:
         raise InvalidValue("max_draft", max_draft, "0 (off) to 256 tokens")
     if not 0 <= tree <= 256:
         raise InvalidValue("tree", tree, "0 (chain) to 256 nodes")
+    if branches < 1:
+        raise InvalidValue("branches", branches, "1 (a chain) or more children per node")
     if max_draft == 0:
         return Fixed(OFF)
     if tree:

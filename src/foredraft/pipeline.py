@@ -100,6 +100,8 @@ class Pipeline:
         return opened
 
     def _drafter(self, setup: Setup, draft: str | Path) -> Drafter:
+        if draft == "none":
+            return NullDrafter("no draft was asked for")
         if draft in BUILT_IN:
             kind = registry.load("drafters", str(draft))
             return kind()  # type: ignore[no-any-return]

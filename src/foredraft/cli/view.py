@@ -63,7 +63,7 @@ class View:
         runs = min(len(result.plain_runs), len(result.speculative_runs))
         speedup = result.speedup or 0.0
         verdict = "" if speedup >= 1.0 else " — drafting does not pay here; try --draft none or a smaller --max-draft"
-        self._console.print(f"[bold]speed-up {speedup:.2f}×[/] (medians of {runs} runs each, in turns){verdict}")
+        self._console.print(f"[bold]speed-up {speedup:.2f}×[/] ({_runs(runs)}, in turns){verdict}")
         self._console.print(_sameness(result, request))
         for line in (*_why_not(result.speculative), *_seed(request), *_lossy(result.speculative, request)):
             self._console.print(line)
@@ -105,6 +105,10 @@ class Text:
             piece = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in piece)
             piece = click.style(piece, fg="green") if drafted else piece
         click.echo(piece, nl=False)
+
+
+def _runs(count: int) -> str:
+    return "one run each" if count == 1 else f"medians of {count} runs each"
 
 
 def _number(value: float | None, form: str = ".2f") -> str:
