@@ -1,4 +1,4 @@
-"""Real engines for the cases, each loaded once."""
+"""Real engines for the cases, each loaded once. One thread: two that wait for each other on a busy machine cost far more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT = 1280
 
 
 def _open(path: Path, context: int = CONTEXT, strict: bool = False) -> Iterator[LlamaEngine]:
-    engine = LlamaEngine(path, LlamaConfig(context=context, repack=False, strict=strict))
+    engine = LlamaEngine(path, LlamaConfig(context=context, threads=1, repack=False, strict=strict))
     yield engine
     engine.close()
 

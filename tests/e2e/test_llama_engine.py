@@ -231,7 +231,7 @@ def test_a_cache_type_that_does_not_fit_the_model(llama: LlamaEngine) -> None:
 def test_a_quantized_cache(smollm2: Path, kv_type: str) -> None:
     rows = []
     for kind in ("f16", kv_type):
-        engine = LlamaEngine(smollm2, LlamaConfig(context=256, kv_type=kind, repack=False))
+        engine = LlamaEngine(smollm2, LlamaConfig(context=256, threads=1, kv_type=kind, repack=False))
         session = engine.open()
         text = engine.tokenizer.encode("The capital of France is", add_special=True, parse_special=False)
         chain(session, [*text, 7, 8], 1)
@@ -377,7 +377,7 @@ with load_vocab(Path(sys.argv[1])) as vocab:
     text = "one two three four five six seven eight nine ten. " * 60
     prompt = vocab.encode(text, add_special=True, parse_special=False)
 before = peak()
-engine = LlamaEngine(Path(sys.argv[1]), LlamaConfig(context=2048, repack=False))
+engine = LlamaEngine(Path(sys.argv[1]), LlamaConfig(context=2048, threads=1, repack=False))
 session = engine.open()
 parts = Parts(session, engine.info, Sampler(SamplingParams()), NgramDrafter(), Fixed(Budget(12, 6, 2)))
 opened = peak()

@@ -128,7 +128,7 @@ def tiny_without_checkpoints(path: Path) -> Case:
 
 def real(name: str) -> Case:
     """A catalogue model that reads English."""
-    engine = LlamaEngine(ensure_model(name), LlamaConfig(context=CONTEXT, repack=False))
+    engine = LlamaEngine(ensure_model(name), LlamaConfig(context=CONTEXT, threads=1, repack=False))
     text = engine.tokenizer.encode(PROSE * 16, add_special=True, parse_special=False)[:650]
     assert len(text) == 650
     return Case(engine, REAL, text)
