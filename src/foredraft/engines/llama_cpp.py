@@ -70,6 +70,7 @@ class LlamaEngine:
             kv_type=config.kv_type,
         )
         try:
+            self._model.check_context(self._context.context)
             rollback, reason = self._probe()
             if config.strict:
                 self._context = replace(self._context, exact=self.exact_width())

@@ -12,7 +12,7 @@ import numpy as np
 
 from foredraft import modelfile
 from foredraft.engines.llama_vocab import native_api, quiet_native_log
-from foredraft.errors import ContextFull, EngineFailure, ModelFileError
+from foredraft.errors import ContextFull, EngineFailure, InvalidValue, ModelFileError
 from foredraft.types import Ids, Logits
 
 
@@ -43,7 +43,9 @@ class NativeModel:
     weights for wide passes (faster, but the bits of a row then depend on the width it is scored at)."""
 
     def __init__(self, path: Path, *, repack: bool = True) -> None:
+        self.path = path
         self.header = modelfile.read_gguf(modelfile.check_path(path))
+        self.shape = modelfile.model_shape(self.header)
         self.api = native_api()
         log = quiet_native_log()
         log.clear()
@@ -52,11 +54,26 @@ class NativeModel:
         params.use_extra_bufts = repack
         self.pointer: Any = self.api.llama_model_load_from_file(str(path).encode(), params)
         if not self.pointer:
-            reason = log.last_error() or "no reason given"
+            reason = log.first_error() or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this model ({reason})")
-        if not self.api.llama_model_has_decoder(self.pointer) or self.api.llama_model_has_encoder(self.pointer):
+        if not self._decodes():
             self.close()
             raise ModelFileError(f"{path}: an encoder model; foredraft needs a decoder-only language model")
+
+    def _decodes(self) -> bool:
+        """True for a model that writes from left to right. llama.cpp calls BERT a decoder; its header does not."""
+        api = self.api
+        causal = self.header.metadata.get(f"{self.shape.architecture}.attention.causal", True)
+        return bool(
+            causal and api.llama_model_has_decoder(self.pointer) and not api.llama_model_has_encoder(self.pointer)
+        )
+
+    def check_context(self, context: int) -> None:
+        """A model with learned positions ends the process beyond the last of them; rotary ones may go on."""
+        learned = any(tensor.name == "position_embd.weight" for tensor in self.header.tensors)
+        if learned and context > self.trained_context:
+            allowed = f"at most {self.trained_context}: this model has learned positions"
+            raise InvalidValue("context", context, allowed)
 
     @property
     def trained_context(self) -> int:
@@ -141,9 +158,12 @@ class NativeContext:
         params.no_perf = True
         self.pointer: Any = self._api.llama_init_from_model(model.pointer, params)
         if not self.pointer:
-            reason = log.last_error() or "not enough memory?"
+            reason = log.first_error() or "not enough memory?"
             raise EngineFailure(f"llama.cpp cannot make a context of {config.context} tokens ({reason})")
         self.memory = self._api.llama_get_memory(self.pointer)
+        if not self.memory:
+            self.close()
+            raise ModelFileError(f"{model.path}: it keeps no cache; foredraft needs a left-to-right language model")
         self._chunk = int(params.n_batch)
         self._rows = int(params.n_outputs_max)
         self._batch = Batch(self._api, self._chunk, config.lines)

@@ -38,13 +38,20 @@ class NativeLog:
     def __init__(self, api: ModuleType) -> None:
         self._error_level = 4  # GGML_LOG_LEVEL_ERROR; 5 continues the line before
         self._errors: deque[str] = deque(maxlen=8)
+        self._first: str | None = None
         callback: Callable[..., Any] = api.llama_log_callback
         self._keep_alive = callback(self._take)
         api.llama_log_set(self._keep_alive, None)
 
     def _take(self, level: int, text: bytes, _user_data: object) -> None:
         if level == self._error_level and text.strip():
-            self._errors.append(text.decode("utf-8", "replace").strip())
+            line = text.decode("utf-8", "replace").strip()
+            self._first = self._first or line
+            self._errors.append(line)
+
+    def first_error(self) -> str | None:
+        """The first error line since ``clear``: the cause, where later ones only say that loading failed."""
+        return self._first
 
     def last_error(self) -> str | None:
         """The last error line so far, None if there was none."""
@@ -53,6 +60,7 @@ class NativeLog:
     def clear(self) -> None:
         """Forget the lines so far, so that ``last_error`` belongs to the next call."""
         self._errors.clear()
+        self._first = None
 
 
 def native_api() -> ModuleType:
@@ -188,7 +196,7 @@ def load_vocab(path: Path) -> LoadedVocab:
     params.vocab_only = True
     model = api.llama_model_load_from_file(str(path).encode(), params)
     if not model:
-        reason = log.last_error() or "no reason given"
+        reason = log.first_error() or "no reason given"
         raise ModelFileError(f"{path}: llama.cpp cannot load its vocabulary ({reason})")
     return LoadedVocab(model)
 
