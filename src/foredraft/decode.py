@@ -7,7 +7,7 @@ is a plain consumer of that iterator. Knows nothing about models, files or termi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -60,7 +60,7 @@ class Parts:
     stops: StopScanner | None = None
 
 
-def decode(parts: Parts, prompt: Sequence[int], limits: Limits) -> Iterator[Step]:
+def decode(parts: Parts, prompt: Sequence[int], limits: Limits) -> Generator[Step]:
     """Generate up to ``limits.max_tokens`` tokens after ``prompt``; the last step has a finish reason.
 
     The session may already hold a prefix of the prompt. Closing the iterator cancels within one round. Raises
@@ -99,7 +99,7 @@ class _Run:
             self._off = f"rollback: none, plain decoding ({parts.info.reason or 'the engine cannot forget tokens'})"
         self._outlet = _Outlet(parts.stops, limits.eog_ids)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step]:
         if self._room == 0:
             yield Step((), 0, 0, 0, 0, 0, Seconds(), "none", None, "length")
             return

@@ -5,7 +5,7 @@ Knows which parts belong together (pair check, barred ids, rollback, strict mode
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -116,7 +116,7 @@ class Pipeline:
         kind = registry.load("drafters", "model")
         return kind(engine, limit=report.shared_size, barred=report.barred)  # type: ignore[no-any-return]
 
-    def stream(self, request: Request) -> Iterator[Step]:
+    def stream(self, request: Request) -> Generator[Step]:
         """The request's steps; closing the iterator cancels it."""
         if self._session is None:
             self._session = self.engine.open()

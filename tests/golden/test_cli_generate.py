@@ -50,7 +50,7 @@ def test_json_holds_every_promised_key(smollm2: Path) -> None:
 
 
 def test_compare_states_the_speedup_and_identity(smollm2: Path) -> None:
-    found = document("--target", str(smollm2), "--max-tokens", "40", "--compare", "--runs", "2", PROMPT)
+    found = document("--target", str(smollm2), "--max-tokens", "40", "--strict", "--compare", "--runs", "2", PROMPT)
     assert found["identical"] is True
     assert found["first_difference"] is None
     assert found["plain"]["ids"] == found["ids"]
@@ -61,7 +61,9 @@ def test_compare_states_the_speedup_and_identity(smollm2: Path) -> None:
 
 
 def test_the_text_goes_to_stdout_and_the_numbers_to_stderr(smollm2: Path) -> None:
-    done = foredraft("generate", "--target", str(smollm2), "--max-tokens", "12", "--compare", "--runs", "1", PROMPT)
+    done = foredraft(
+        "generate", "--target", str(smollm2), "--max-tokens", "12", "--strict", "--compare", "--runs", "1", PROMPT
+    )
     text = done.stdout.decode()
     assert text.endswith("\n") and len(text.strip()) > 10 and "\x1b" not in text
     notes = done.stderr.decode()
@@ -76,7 +78,20 @@ def test_quiet_prints_the_text_only_and_equals_the_json_text(smollm2: Path) -> N
 
 
 def test_a_seed_gives_the_same_text_with_any_draft(smollm2: Path) -> None:
-    flags = ("--target", str(smollm2), "--max-tokens", "30", "-t", "0.8", "--top-p", "0.95", "--seed", "7", PROMPT)
+    flags = (
+        "--target",
+        str(smollm2),
+        "--strict",
+        "--max-tokens",
+        "30",
+        "-t",
+        "0.8",
+        "--top-p",
+        "0.95",
+        "--seed",
+        "7",
+        PROMPT,
+    )
     texts = {document("--draft", draft, *flags)["text"] for draft in ("none", "ngram", str(smollm2))}
     assert len(texts) == 1
 
@@ -242,7 +257,7 @@ def test_a_closed_pipe_is_quiet(smollm2: Path) -> None:
 
 
 def test_summary_snapshot(smollm2: Path) -> None:
-    done = foredraft("generate", "--target", str(smollm2), "--max-tokens", "4", "--draft", "none", PROMPT)
+    done = foredraft("generate", "--target", str(smollm2), "--max-tokens", "4", "--draft", "none", "--strict", PROMPT)
     assert TIMES.sub("N", done.stderr.decode()) == (
         "4 tokens in N s: N tokens/s; prompt 39 tokens, N s; ended: length\n"
         "drafted: nothing, 4 rounds\n"

@@ -22,7 +22,7 @@ from foredraft.pipeline import BUILT_IN, Request, Setup
 from foredraft.types import RULES, SamplingParams
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-DEFAULT_MAX_DRAFT = 6
+DEFAULT_MAX_DRAFT = 4
 
 MODEL_OPTIONS = (
     click.option(

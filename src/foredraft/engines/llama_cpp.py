@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from foredraft import modelfile
 from foredraft.engines.base import EngineInfo, Rollback, check_extend
+from foredraft.engines.llama_kernels import repacking_works
 from foredraft.engines.llama_lines import ROOT, Lines
 from foredraft.engines.llama_native import KV_TYPES, ContextConfig, NativeContext, NativeModel
 from foredraft.engines.llama_vocab import LlamaVocab
@@ -29,14 +31,15 @@ DEFAULT_CONTEXT = 4096
 class LlamaConfig:
     """``context``: tokens a session holds (0 = what the model was trained with, at most 4096). ``threads``: 0 = the
     CPUs this process may use, at most 8. ``lines``: leaves of the widest tree. ``kv_type``: f32, f16, q8_0, q4_0.
-    ``repack``: see NativeModel. ``strict``: the text is plain decoding's bit for bit: no repacking, chains only, and no
-    pass wider than what the probe finds to give the bits of width 1."""
+    ``repack``: see NativeModel; None = where it works (``llama_kernels``). ``strict``: the text is plain decoding's bit
+    for bit: no repacking, chains only, and no pass wider than what the probe finds to give the bits of width 1.
+    """
 
     context: int = 0
     threads: int = 0
     lines: int = 64
     kv_type: str = "f16"
-    repack: bool = False
+    repack: bool | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -56,13 +59,20 @@ def default_threads() -> int:
     return max(1, min(8, usable))
 
 
+def _repacked(path: Path, config: LlamaConfig) -> bool:
+    if config.strict:
+        return False
+    return repacking_works(modelfile.check_path(path)) if config.repack is None else config.repack
+
+
 class LlamaEngine:
     """One GGUF model. Raises ModelFileError before native code sees a damaged file."""
 
     def __init__(self, path: Path, config: LlamaConfig | None = None) -> None:
         config = config or LlamaConfig()
         self.path = path
-        self._model = NativeModel(path, repack=config.repack and not config.strict)
+        self.repacked = _repacked(path, config)
+        self._model = NativeModel(path, repack=self.repacked)
         self._context = ContextConfig(
             context=config.context or min(self._model.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT),
             threads=config.threads or default_threads(),
@@ -77,6 +87,8 @@ class LlamaEngine:
         except Exception:
             self._model.close()
             raise
+        if reason is None and config.repack is None and not (self.repacked or config.strict):
+            reason = "llama.cpp's fastest kernels crash on this processor and are off"
         self.info = EngineInfo(
             name="llama_cpp",
             model=path.name,

@@ -1,0 +1,93 @@
+"""May llama.cpp rearrange weights for wide passes on this machine?
+
+Repacked weights are faster. On some server CPUs, however, the kernels behind them (ggml's AMX path) end the process
+with a segmentation fault, which nothing in the process can catch. Where they are compiled in, a child process tries
+them once; the answer is kept in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from foredraft.catalogue import cache_dir
+from foredraft.engines.llama_vocab import native_api
+
+_TRIAL = """
+import sys
+from pathlib import Path
+import numpy as np
+from foredraft.engines.llama_native import ContextConfig, NativeContext, NativeModel
+model = NativeModel(Path(sys.argv[1]), repack=True)
+context = NativeContext(model, ContextConfig(256, 2, lines=1))
+for first, count in ((0, 1), (1, 8), (9, 40)):
+    ids = np.arange(count, dtype=np.int32) % model.vocab_size
+    context.run(ids, np.arange(first, first + count, dtype=np.int32), None, 1)
+"""
+_TRIAL_SECONDS = 600
+
+
+def suspects() -> bool:
+    """True if the installed build holds the kernels that crash on some CPUs."""
+    return b"AMX_INT8 = 1" in native_api().llama_print_system_info()
+
+
+def repacking_works(path: Path) -> bool:
+    """Whether this model runs with repacked weights here; tried in a child process at most once per build and model."""
+    if not suspects():
+        return True
+    known = _answers()
+    key = _key(path)
+    if key not in known:
+        known[key] = _survives(path)
+        _remember(known)
+    return known[key]
+
+
+def _key(path: Path) -> str:
+    """The build, the processor's features and the model file."""
+    status = path.stat()
+    import llama_cpp
+
+    parts = (
+        llama_cpp.__version__,
+        native_api().llama_print_system_info(),
+        path.resolve(),
+        status.st_size,
+        status.st_mtime,
+    )
+    return sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _survives(path: Path) -> bool:
+    command = [sys.executable, "-c", _TRIAL, str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TRIAL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _answers() -> dict[str, bool]:
+    try:
+        known = json.loads(_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): value is True for key, value in known.items()} if isinstance(known, dict) else {}
+
+
+def _remember(known: dict[str, bool]) -> None:
+    """A cache that cannot be written only costs another trial."""
+    with suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        temporary = _file().with_suffix(".tmp")
+        temporary.write_text(json.dumps(known))
+        temporary.replace(_file())
+
+
+def _file() -> Path:
+    return cache_dir() / "llama_kernels.json"
