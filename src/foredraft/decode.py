@@ -66,14 +66,15 @@ def decode(parts: Parts, prompt: Sequence[int], limits: Limits) -> Generator[Ste
     The session may already hold a prefix of the prompt. Closing the iterator cancels within one round. Raises
     PromptError before the first step if the prompt is empty, too long, or holds ids the model does not have.
     """
-    _check_prompt(prompt, parts.info)
+    check_prompt(prompt, parts.info)
     if parts.sampler.rule == "relaxed":
         check_max_tv(limits.max_tv)
     run = _Run(parts, prompt, limits)
     return run.steps()
 
 
-def _check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
+def check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
+    """Raise PromptError for a prompt that ``decode`` would refuse."""
     if not len(prompt):
         raise PromptError("the prompt is empty; give at least one token")
     if len(prompt) >= info.max_context:

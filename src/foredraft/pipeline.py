@@ -12,7 +12,7 @@ from types import TracebackType
 
 from foredraft import certify, registry
 from foredraft.control import OFF, Controller, Fixed
-from foredraft.decode import Limits, Parts, decode
+from foredraft.decode import Limits, Parts, check_prompt, decode
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.null import NullDrafter
@@ -60,6 +60,9 @@ class Request:
             raise InvalidValue("rule", self.rule, ", ".join(RULES))
         if self.rule == "relaxed":
             check_max_tv(self.max_tv)
+        if "" in self.stops:
+            raise InvalidValue("stop string", "", "at least one character")
+        Limits(self.max_tokens, logprobs=self.logprobs)
 
     @property
     def plain(self) -> Request:
@@ -131,6 +134,10 @@ class Pipeline:
         )
         limits = Limits(request.max_tokens, self.tokenizer.eog_ids, request.logprobs, request.max_tv)
         return decode(parts, request.ids, limits)
+
+    def check(self, request: Request) -> None:
+        """Raise PromptError for a prompt that does not fit, before anything runs."""
+        check_prompt(request.ids, self.engine.info)
 
     def sampler(self, request: Request) -> Sampler:
         """A fresh sampler for one request."""

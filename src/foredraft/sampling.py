@@ -214,6 +214,7 @@ class Sampler:
         self.params = params
         self.rule = rule
         self.noise: Noise = noise or GumbelNoise(params.seed)
+        self._scratch = np.empty(0, np.float32)
         self._ends = frozenset(eog_ids)
         self._eog = np.array(sorted(self._ends), np.int64)
         self._bars = np.array(sorted(bars), np.int64)
@@ -299,6 +300,16 @@ class Sampler:
             inside = ids < len(row)
             row[ids[inside]] -= params.presence_penalty + params.frequency_penalty * counts[inside]
 
+    def _weights(self, row: NDArray[np.floating], peak: float, temperature: float) -> Logits:
+        """exp((row - peak) / temperature) as float32[V], in memory that the next call overwrites: fresh pages for a
+        whole vocabulary would cost more than the arithmetic."""
+        if len(self._scratch) != len(row):
+            self._scratch = np.empty(len(row), np.float32)
+        with np.errstate(over="ignore"):  # of a difference, to -inf: its exponential is 0 all the same
+            np.subtract(row, peak, out=self._scratch, casting="same_kind")
+            np.divide(self._scratch, temperature, out=self._scratch)
+            return np.exp(self._scratch, out=self._scratch)
+
     def _truncated(self, row: NDArray[np.floating]) -> Law:
         """Temperature, top-k, top-p, min-p; scores of the law have maximum 0."""
         params = self.params
@@ -309,7 +320,7 @@ class Sampler:
             ids = _best(row, params.top_k)
             ids.sort()
         elif params.top_p < 1.0:
-            ids = _nucleus(row, peak, temperature, params.top_p)
+            ids = _nucleus(self._weights(row, peak, temperature), row, peak, temperature, params.top_p)
         elif params.min_p > 0.0:
             ids = _at_least(row, peak + temperature * np.log(params.min_p))
         else:
@@ -357,21 +368,19 @@ def _best(row: NDArray[np.floating], k: int) -> Ids:
     return np.asarray(ids[np.isfinite(row[ids])], np.int32)
 
 
-def _nucleus(row: NDArray[np.floating], peak: float, temperature: float, top_p: float) -> Ids:
+def _nucleus(single: Logits, row: NDArray[np.floating], peak: float, temperature: float, top_p: float) -> Ids:
     """Ids, ascending, of the smallest set of likeliest tokens with mass >= top_p (Holtzman et al., arXiv
-    1904.09751, §3.1). Sorts only as many tokens as needed; the mass of the rest is summed from float32
-    exponentials, a relative error below 1e-7 of that rest."""
-    with np.errstate(over="ignore"):  # of a difference, to -inf: its exponential is 0 all the same
-        single = np.exp(((row - peak) / temperature).astype(np.float32))
-    total = float(single.sum(dtype=np.float64))
+    1904.09751, §3.1). Sorts only as many tokens as needed; the mass of the rest is summed from ``single``, the
+    float32 weights of all tokens, with a relative error below 1e-6 of that rest."""
+    total = float(single.sum())
     floor = 1.0
     while True:
-        floor = floor / 16 if floor > 1e-30 else -1.0
+        floor = floor / 1024 if floor > 1e-30 else -1.0
         head = np.flatnonzero(single >= floor)
         scores = _scaled(row[head], peak, temperature)
         order = np.argsort(-scores, kind="stable")
         mass = np.cumsum(np.exp(scores[order]))
-        rest = total - float(single[head].sum(dtype=np.float64))
+        rest = total - float(single[head].sum())
         need = top_p * (float(mass[-1]) + max(rest, 0.0))
         if mass[-1] >= need or len(head) == len(row):
             break

@@ -49,6 +49,7 @@ def generate(prompt: str | None, **values: Any) -> int:
     with pipeline:
         encoded = encode_prompt(pipeline.tokenizer, text, system=choices.system, raw=choices.raw)
         job = _Job(pipeline, encoded, choices.request(encoded.ids, sampling), view)
+        pipeline.check(job.request)
         for note in _notes(job):
             view.note(note)
         if choices.compare:

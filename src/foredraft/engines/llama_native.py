@@ -168,6 +168,7 @@ class NativeContext:
         self._rows = int(params.n_outputs_max)
         self._batch = Batch(self._api, self._chunk, config.lines)
         self._vocab_size = model.vocab_size
+        self._views: dict[int, Any] = {}  # rows -> the array type of that many logits rows
 
     def run(self, tokens: Ids, positions: Ids, sequences: Sequence[Sequence[int]] | None, rows: int) -> Logits:
         """Feed the tokens and return the logits of the last ``rows``, float32[rows, V]: a view into llama.cpp's own
@@ -204,7 +205,12 @@ class NativeContext:
         pointer = self._api.llama_get_logits(self.pointer)
         if not pointer:
             raise EngineFailure("llama.cpp returned no logits")
-        return np.ctypeslib.as_array(pointer, shape=(rows, self._vocab_size))
+        kind = self._views.get(rows)
+        if kind is None:
+            kind = self._views[rows] = ctypes.c_float * (rows * self._vocab_size)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value or 0
+        memory: Any = kind.from_address(address)
+        return np.frombuffer(memory, np.float32).reshape(rows, self._vocab_size)
 
     def remove(self, line: int, start: int, end: int = -1) -> bool:
         """Take positions [start, end) out of ``line``; False if the memory cannot be cut there."""
