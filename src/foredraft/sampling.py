@@ -373,9 +373,9 @@ def _nucleus(single: Logits, row: NDArray[np.floating], peak: float, temperature
     1904.09751, §3.1). Sorts only as many tokens as needed; the mass of the rest is summed from ``single``, the
     float32 weights of all tokens, with a relative error below 1e-6 of that rest."""
     total = float(single.sum())
-    floor = 1.0
+    floor = 1.0 / 64
     while True:
-        floor = floor / 1024 if floor > 1e-30 else -1.0
+        floor = floor / 16 if floor > 1e-30 else -1.0
         head = np.flatnonzero(single >= floor)
         scores = _scaled(row[head], peak, temperature)
         order = np.argsort(-scores, kind="stable")

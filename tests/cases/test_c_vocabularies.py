@@ -40,9 +40,7 @@ def test_c1_sizes_may_differ_by_128_rows_of_padding(rows: int, fits: bool) -> No
     report = check_pair(sized(152064), sized(rows))  # type: ignore[arg-type]
     assert report.ok == fits
     if not fits:
-        assert str(report.problems[0]) == (
-            "vocab_size_differs target=152064 draft=151935 difference=129 allowed=128"
-        )
+        assert str(report.problems[0]) == ("vocab_size_differs target=152064 draft=151935 difference=129 allowed=128")
     assert report.shared_size == QWEN_WORDS, "padding is no token"
 
 

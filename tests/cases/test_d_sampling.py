@@ -106,7 +106,9 @@ def test_d4_temperature_has_an_effect(rule: Rule, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("rule", ["coupled", "residual"])
-@pytest.mark.parametrize("drafter", [ModelDrafter(toy_engine(markov_table(VOCAB, seed=4))), NgramDrafter(), repeats(60)])
+@pytest.mark.parametrize(
+    "drafter", [ModelDrafter(toy_engine(markov_table(VOCAB, seed=4))), NgramDrafter(), repeats(60)]
+)
 def test_d7_top_k_1_is_greedy_at_any_temperature(rule: Rule, drafter: Drafter) -> None:
     """Case D7: filters apply to the target's law, not only to the draft's."""
     greedy = generate(RUN).ids
@@ -203,7 +205,9 @@ def test_d8_siblings_beyond_the_last_possible_token_are_rejected_exactly() -> No
 def test_d9_a_seed_gives_its_text_twice_and_another_seed_another(rule: Rule, budget: Budget) -> None:
     """Case D9: the random numbers belong to the request."""
     draft = ModelDrafter(toy_engine(blended(TABLE, markov_table(VOCAB, seed=4), 0.2)))
-    runs = [replace(RUN, rule=rule).sampled(SamplingParams(temperature=0.8, seed=seed)) for seed in (1, 1, 2, 2**64 - 1)]
+    runs = [
+        replace(RUN, rule=rule).sampled(SamplingParams(temperature=0.8, seed=seed)) for seed in (1, 1, 2, 2**64 - 1)
+    ]
     texts = [generate(run.drafting(draft, budget)).ids for run in runs]
     assert texts[0] == texts[1]
     assert len({tuple(text) for text in texts}) == 3

@@ -18,7 +18,7 @@ from foredraft.engines.scripted import ScriptedEngine, blended, markov_table
 from foredraft.errors import PromptError
 from foredraft.types import Budget, SamplingParams
 from tests.support import tiny_models
-from tests.support.real import asks
+from tests.support.real import asks, same
 from tests.support.scripted import (
     END,
     EOG,
@@ -118,9 +118,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaEngine]:
 
 
 @pytest.mark.parametrize("budget", [EIGHT, Budget(12, 4, 3)], ids=["chain", "tree"])
-def test_f7_draft_with_a_smaller_context_goes_on(
-    small: LlamaEngine, tiny_llama: LlamaEngine, budget: Budget
-) -> None:
+def test_f7_draft_with_a_smaller_context_goes_on(small: LlamaEngine, tiny_llama: LlamaEngine, budget: Budget) -> None:
     """Case F7: draft context 256, 600 tokens generated: no crash, and still drafting at the end."""
     run = replace(asks(tiny_llama, [5, 6, 7], 600), limits=Limits(600))
     answer = generate(run.drafting(ModelDrafter(small), budget))
@@ -128,8 +126,7 @@ def test_f7_draft_with_a_smaller_context_goes_on(
     late = answer.rounds[-20:-1]
     assert all(step.drafted > 0 for step in late)
     assert set(answer.reasons) <= {None, "budget 0"}
-    if budget == EIGHT:
-        assert answer.ids == generate(run).ids
+    assert same(run, generate(run).ids, answer.ids)
 
 
 def test_f7_draft_with_a_smaller_context_stays_useful() -> None:
@@ -166,7 +163,8 @@ def test_f9_a_full_context_ends_the_text(small: LlamaEngine, drafted: bool) -> N
     if drafted:
         text = [*run.prompt, *reference.ids]
         answer = generate(run.drafting(Forced(recalled(text), (None, 0, 3)), EIGHT))
-        assert (answer.ids, answer.finish) == (reference.ids, "length")
+        assert (len(answer.ids), answer.finish) == (56, "length")
+        assert same(run, reference.ids, answer.ids)
         assert answer.session.length == len(answer.session.text) <= 256
 
 
@@ -225,7 +223,7 @@ def test_f3_any_stop_string_cuts_the_same_with_any_draft(stop: str, k: int) -> N
     reference = generate(run)
     answer = generate(run.drafting(Forced(oracle(table), (None, 1)), Budget.chain(k)))
     assert (answer.ids, answer.text, answer.finish) == (reference.ids, reference.text, reference.finish)
-    whole = "abab" "c catba" "b aé日本STOP"
+    whole = "ababc catbab aé日本STOP"
     assert answer.text == whole.split(stop)[0]
     shown = b"".join(TOY.piece(id) for id in answer.ids)
     hidden = answer.steps[-1].hidden_bytes

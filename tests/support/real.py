@@ -62,3 +62,11 @@ def difference(run: Run, plain: Sequence[int], other: Sequence[int]) -> certify.
     """Where ``other`` leaves the plain text; None if it does not."""
     sampler = Sampler(run.params, eog_ids=run.limits.eog_ids)
     return certify.explain(run.engine, sampler, run.prompt, plain, other)
+
+
+def same(run: Run, plain: Sequence[int], other: Sequence[int]) -> bool:
+    """True if the texts are identical, or part at a choice that rounding can turn (float weights: from width 2 on)."""
+    found = difference(run, plain, other)
+    if found is None or found.near_tie:
+        return True
+    return run.engine.info.tree and found.gap <= tree_noise(run.engine, [*run.prompt, *plain[: found.index]])

@@ -249,9 +249,7 @@ def test_logprobs_are_the_unprocessed_law_of_the_row_that_scored_the_token(
 
 
 def test_logprobs_0_gives_the_token_s_own_only() -> None:
-    tokens = [
-        token for step in generate(replace(RUN, limits=Limits(5, logprobs=0))).steps for token in step.emitted
-    ]
+    tokens = [token for step in generate(replace(RUN, limits=Limits(5, logprobs=0))).steps for token in step.emitted]
     assert [token.top for token in tokens] == [()] * 5
     assert all(token.logprob is not None and token.logprob < 0 for token in tokens)
 
@@ -434,7 +432,9 @@ def test_relaxed_states_the_bias_it_spent() -> None:
     run = replace(RUN.sampled(WARM), rule="relaxed", limits=limits).drafting(always_wrong(TABLE), FOUR)
     spent = [step.bias for step in generate(run).rounds]
     assert spent[0] == pytest.approx(0.02)
-    assert all(0 <= bias <= 0.02 * step.generated + 1e-12 for bias, step in zip(spent, generate(run).rounds, strict=True))
+    assert all(
+        0 <= bias <= 0.02 * step.generated + 1e-12 for bias, step in zip(spent, generate(run).rounds, strict=True)
+    )
     assert {step.bias for step in generate(replace(run, rule="residual")).rounds} == {0.0}
 
 
