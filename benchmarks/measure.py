@@ -53,9 +53,13 @@ def machine() -> dict[str, Any]:
 
     info = llama_cpp.llama_print_system_info().decode()
     return {
-        "machine": platform.machine(), "cpus": len(os.sched_getaffinity(0)), "python": platform.python_version(),
-        "llama_cpp_python": version, "features": info, "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
+        "machine": platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "llama_cpp_python": version,
+        "features": info,
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def write(name: str, rows: Any, out: Path | None) -> None:
@@ -119,16 +123,17 @@ class TimedEngine:
 
 def overhead(args: argparse.Namespace) -> None:
     """Time outside engine calls per round, and peak memory against what the models need."""
-    setup = Setup(resolve(TARGET), (resolve(DRAFT),), LlamaConfig(context=2048))
-    rows = []
+    setup = Setup(resolve(TARGET), (resolve(DRAFT),), LlamaConfig(context=2048, threads=args.threads))
+    rows: list[dict[str, Any]] = []
     with Pipeline.open(setup) as pipeline:
         clock = [0.0]
         pipeline.engine = TimedEngine(pipeline.engine, clock)
         drafter: Any = pipeline.drafter
         drafter._engine = TimedEngine(drafter._engine, clock)
         for name, sampling in (
-            ("greedy", SamplingParams()), ("temperature .8, top-p .95", SamplingParams(temperature=0.8, top_p=0.95)),
-        ):  # fmt: skip
+            ("greedy", SamplingParams()),
+            ("temperature .8, top-p .95", SamplingParams(temperature=0.8, top_p=0.95)),
+        ):
             outside, total = [], []
             for row in prompts(args.prompts or 4, ("code", "chat")):
                 ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
@@ -141,11 +146,16 @@ def overhead(args: argparse.Namespace) -> None:
                     if step.generated:
                         total.append(time.perf_counter() - start)
                         outside.append(total[-1] - clock[0])
-            rows.append({
-                "sampling": name, "rounds": len(total), "outside_ms_median": 1e3 * median(outside),
-                "outside_ms_p90": 1e3 * sorted(outside)[int(len(outside) * 0.9)], "round_ms_median": 1e3 * median(total),
-                "share": sum(outside) / sum(total),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "sampling": name,
+                    "rounds": len(total),
+                    "outside_ms_median": 1e3 * median(outside),
+                    "outside_ms_p90": 1e3 * sorted(outside)[int(len(outside) * 0.9)],
+                    "round_ms_median": 1e3 * median(total),
+                    "share": sum(outside) / sum(total),
+                }
+            )
             print(rows[-1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     files = sum(resolve(name).stat().st_size for name in (TARGET, DRAFT)) / 2**20
@@ -156,8 +166,10 @@ def overhead(args: argparse.Namespace) -> None:
 
 def equality(args: argparse.Namespace) -> None:
     """Ids with n-gram drafts against plain decoding, on every prompt; differences with their gap and the noise."""
-    rows = []
-    setup = Setup(resolve(args.models[0]), ("ngram",), LlamaConfig(context=2048, strict=args.strict))
+    rows: list[dict[str, Any]] = []
+    setup = Setup(
+        resolve(args.models[0]), ("ngram",), LlamaConfig(context=2048, threads=args.threads, strict=args.strict)
+    )
     with Pipeline.open(setup) as pipeline:
         for number, row in enumerate(prompts(args.prompts or 20)):
             ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
@@ -165,11 +177,19 @@ def equality(args: argparse.Namespace) -> None:
                 request = Request(ids, sampling, fixed(args.max_draft, args.tree), max_tokens=args.tokens or 200)
                 plain, other = pipeline.run(request.plain).summary, pipeline.run(request).summary
                 found = pipeline.explain(request, plain.ids, other.ids)
-                rows.append({
-                    "prompt": number, "kind": row["kind"], "temperature": sampling.temperature, "tokens": len(plain.ids),
-                    "accepted": other.accepted, "identical": found is None, "index": found and found.index,
-                    "gap": found and found.gap, "noise": found and found.noise,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "prompt": number,
+                        "kind": row["kind"],
+                        "temperature": sampling.temperature,
+                        "tokens": len(plain.ids),
+                        "accepted": other.accepted,
+                        "identical": found is None,
+                        "index": found and found.index,
+                        "gap": found and found.gap,
+                        "noise": found and found.noise,
+                    }
+                )
                 print(rows[-1], flush=True)
     same = sum(row["identical"] for row in rows)
     unexplained = [row for row in rows if not row["identical"] and row["gap"] > row["noise"]]
@@ -180,13 +200,13 @@ def equality(args: argparse.Namespace) -> None:
 
 def speed(args: argparse.Namespace) -> None:
     """Plain and speculative in turns, by prompt kind."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     view = View(quiet=True, as_json=True)
     drafts = args.drafts or ["ngram"]
     setup = Setup(
         resolve(args.models[0] if args.models else TARGET),
         tuple(draft if draft in ("ngram", "none") else resolve(draft) for draft in drafts),
-        LlamaConfig(context=2048),
+        LlamaConfig(context=2048, threads=args.threads),
     )
     with Pipeline.open(setup) as pipeline:
         for row in prompts(args.prompts or 20):
@@ -194,11 +214,20 @@ def speed(args: argparse.Namespace) -> None:
             request = Request(ids, SamplingParams(), fixed(args.max_draft, args.tree), max_tokens=args.tokens or 160)
             result = compare(pipeline, request, args.runs, lambda step: None, view.status)
             run = result.speculative
-            rows.append({
-                "kind": row["kind"], "prompt_tokens": len(ids), "tokens": run.generated, "alpha": run.alpha,
-                "mean_accepted_length": run.mean_accepted_length, "drafted": run.drafted, "accepted": run.accepted,
-                "speedup": result.speedup, "identical": result.identical, **result.as_json()["runs"],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "kind": row["kind"],
+                    "prompt_tokens": len(ids),
+                    "tokens": run.generated,
+                    "alpha": run.alpha,
+                    "mean_accepted_length": run.mean_accepted_length,
+                    "drafted": run.drafted,
+                    "accepted": run.accepted,
+                    "speedup": result.speedup,
+                    "identical": result.identical,
+                    **result.as_json()["runs"],
+                }
+            )
             print(rows[-1], flush=True)
     for kind in dict.fromkeys(row["kind"] for row in rows):
         ratios = [row["speedup"] for row in rows if row["kind"] == kind]
@@ -209,10 +238,10 @@ def speed(args: argparse.Namespace) -> None:
 def curve(args: argparse.Namespace) -> None:
     """time(N) / time(1) after 256 tokens of context, all widths in turns."""
     widths = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in args.models:
         for repack in (False, True) if args.repack else (False,):
-            engine = LlamaEngine(resolve(name), LlamaConfig(context=1024, repack=repack))
+            engine = LlamaEngine(resolve(name), LlamaConfig(context=1024, threads=args.threads, repack=repack))
             session = engine.open()
             ids = (np.arange(256) * 37 % 5000 + 100).astype(np.int32)
             session.extend(ids, np.arange(-1, 255, dtype=np.int32), 0)
@@ -225,13 +254,24 @@ def curve(args: argparse.Namespace) -> None:
                     times[width].append(time.perf_counter() - start)
                     session.keep([])
             one = median(times[1])
-            rows.append({
-                "model": name, "repack": repack, "time1_ms": 1e3 * one, "exact_width": engine.exact_width(),
-                "v": {width: median(times[width]) / one for width in widths},
-                "raw_ms": {width: [1e3 * value for value in times[width]] for width in widths},
-            })  # fmt: skip
-            print(name, f"repack={repack}", f"time(1) {1e3 * one:.1f} ms", f"exact width {rows[-1]['exact_width']}",
-                  {width: round(value, 2) for width, value in rows[-1]["v"].items()}, flush=True)  # fmt: skip
+            rows.append(
+                {
+                    "model": name,
+                    "repack": repack,
+                    "time1_ms": 1e3 * one,
+                    "exact_width": engine.exact_width(),
+                    "v": {width: median(times[width]) / one for width in widths},
+                    "raw_ms": {width: [1e3 * value for value in times[width]] for width in widths},
+                }
+            )
+            print(
+                name,
+                f"repack={repack}",
+                f"time(1) {1e3 * one:.1f} ms",
+                f"exact width {rows[-1]['exact_width']}",
+                {width: round(value, 2) for width, value in rows[-1]["v"].items()},
+                flush=True,
+            )
             session.close()
             engine.close()
     write("curve", rows, args.out)
@@ -245,8 +285,9 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="*")
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--tokens", type=int)
-    parser.add_argument("--max-draft", type=int, default=6)
+    parser.add_argument("--max-draft", type=int, default=4)
     parser.add_argument("--tree", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--repack", action="store_true", help="curve: also with repacked weights")

@@ -1,4 +1,4 @@
-"""Real engines for the cases, each loaded once. One thread: two that wait for each other on a busy machine cost far more."""
+"""Real engines for the cases, each loaded once. One thread: several wait for each other on a busy machine."""
 
 from __future__ import annotations
 

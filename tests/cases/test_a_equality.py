@@ -9,6 +9,7 @@ import pytest
 
 from foredraft import certify
 from foredraft.chat import encode_prompt
+from foredraft.drafters.base import Drafter
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.engines.base import Engine
@@ -105,7 +106,7 @@ def test_a3_strict_mode_is_bit_for_bit_at_any_width(smollm2_strict: LlamaEngine)
         answer = generate(run.sampled(params).drafting(Forced(recalled(text)), Budget.chain(12)))
         assert answer.ids == reference.ids
         assert max(answer.session.widths) == 13 and answer.summary.alpha == 1.0
-    assert certify.numeric_noise(smollm2_strict, run.prompt * 3, (2, 4, 8, 12)) == 0.0
+    assert certify.numeric_noise(smollm2_strict, [*run.prompt] * 3, (2, 4, 8, 12)) == 0.0
 
 
 def test_a4_numeric_noise_is_measured_by_width(smollm2_engine: LlamaEngine, gemma3_engine: LlamaEngine) -> None:
@@ -156,8 +157,12 @@ def test_a1_qwen_pair(qwen_target: LlamaEngine, qwen_draft: LlamaEngine, params:
 def test_a5_prompt_is_read_in_the_same_passes_with_and_without_a_draft(length: int, draft: str) -> None:
     """Case A5: the passes up to the first sampled token are equal but for the drafted tail of the last one."""
     run = replace(RUN, prompt=tuple(5 + index % 7 for index in range(length))).upto(8)
-    drafter = {"ngram": NgramDrafter(), "model": ModelDrafter(run.engine), "wrong": always_wrong(TABLE)}[draft]
-    reference, answer = generate(run).session, generate(run.drafting(drafter, FOUR)).session
+    drafters: dict[str, Drafter] = {
+        "ngram": NgramDrafter(),
+        "model": ModelDrafter(run.engine),
+        "wrong": always_wrong(TABLE),
+    }
+    reference, answer = generate(run).session, generate(run.drafting(drafters[draft], FOUR)).session
     first = next(index for index, one in enumerate(reference.passes) if one.rows)
     assert reference.passes[:first] == answer.passes[:first]
     assert [len(one.tokens) for one in reference.passes[: first + 1]][-1] == 1, "the last prompt token stands alone"

@@ -15,7 +15,7 @@ from foredraft.drafters.ngram import NgramDrafter
 from foredraft.engines.base import Session
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.engines.llama_native import NativeContext
-from foredraft.engines.scripted import markov_table
+from foredraft.engines.scripted import blended, markov_table
 from foredraft.types import Budget, SamplingParams, Step
 from tests.support import tiny_models
 from tests.support.real import PROSE, asks, same
@@ -23,6 +23,7 @@ from tests.support.scripted import (
     END,
     VOCAB,
     Forced,
+    RecordingEngine,
     RecordingSession,
     Run,
     always_right,
@@ -44,7 +45,7 @@ PATTERN = (None, 0, 2, 1)
 
 def tiny_ids(length: int) -> list[int]:
     """Any text over the tiny models' vocabulary, without its special ids."""
-    return (np.random.default_rng(2).integers(3, tiny_models.VOCAB, length)).tolist()
+    return [int(id) for id in np.random.default_rng(2).integers(3, tiny_models.VOCAB, length)]
 
 
 def endless(engine: LlamaEngine, length: int, max_tokens: int) -> Run:
@@ -249,3 +250,28 @@ def test_b7_rejected_tokens_are_gone_from_the_session() -> None:
     assert answer.session.text == [*run.prompt, *answer.ids][:-1]
     right = generate(run.drafting(always_right(TABLE), FOUR))
     assert right.session.text == [*run.prompt, *right.ids][: len(right.session.text)]
+
+
+@pytest.mark.parametrize("budget", [FOUR, Budget(4, 4, 2)], ids=["chain", "tree"])
+def test_b7_the_draft_keeps_what_was_accepted(budget: Budget) -> None:
+    """The draft's cache is rolled back like the target's: with every proposal accepted no token is read twice."""
+    engine = RecordingEngine(RUN.engine)
+    answer = generate(RUN.drafting(ModelDrafter(engine), budget))
+    assert answer.summary.alpha == 1.0
+    (session,) = engine.sessions
+    text = [*RUN.prompt, *answer.ids]
+    assert session.text == text[: session.length]
+    rejected_siblings = sum(step.drafted - step.accepted for step in answer.rounds)
+    assert sum(session.widths) <= len(text) + rejected_siblings
+    if budget == FOUR:
+        assert [id for one in session.passes for id in one.tokens] == text[: sum(session.widths)]
+
+
+def test_b7_the_draft_reads_only_the_bonus_token_after_a_partial_acceptance() -> None:
+    """What was accepted is in the draft's cache already; only a fully accepted draft has a last token left to read."""
+    engine = RecordingEngine(toy_engine(blended(TABLE, markov_table(VOCAB, seed=3), 0.02)))
+    answer = generate(RUN.drafting(ModelDrafter(engine), FOUR))
+    drafted = [step for step in answer.rounds if step.drafted]
+    assert {step.accepted for step in drafted[:-1]} >= {0, 2, 4}
+    wide = [len(one.tokens) for one in engine.sessions[0].passes[1:] if len(one.tokens) > 1]
+    assert wide == [2] * sum(step.accepted == step.drafted for step in drafted[:-1])

@@ -48,16 +48,19 @@ def counted(rule: Rule, drafter: Drafter, budget: Budget) -> list[int]:
     return [counts[id] for id in range(4)]
 
 
-@pytest.mark.parametrize("rule", ["coupled", "residual"])
+OTHER = ModelDrafter(ScriptedEngine(constant(0.0, 1.0, 0.0, 2.0), 4))
+
+
 @pytest.mark.parametrize(
-    ("drafter", "budget"),
+    ("rule", "drafter", "budget"),
     [
-        (repeats(0), Budget.chain(3)),
-        (repeats(3), Budget.chain(3)),
-        (ModelDrafter(ScriptedEngine(constant(0.0, 1.0, 0.0, 2.0), 4)), Budget.chain(3)),
-        (ModelDrafter(ScriptedEngine(constant(0.0, 1.0, 0.0, 2.0), 4)), Budget(6, 3, 2)),
+        ("residual", repeats(0), Budget.chain(3)),
+        ("residual", repeats(3), Budget.chain(3)),
+        ("residual", OTHER, Budget.chain(3)),
+        ("residual", OTHER, Budget(6, 3, 2)),
+        ("coupled", repeats(3), Budget.chain(3)),
     ],
-    ids=["always the likeliest", "always the least likely", "another law", "a tree of another law"],
+    ids=["always the likeliest", "always the least likely", "another law", "a tree of another law", "coupled"],
 )
 def test_d1_frequencies_are_the_target_s(rule: Rule, drafter: Drafter, budget: Budget) -> None:
     """Case D1: 20 000 tokens follow the target's softmax, whatever law the draft came from (3 degrees of freedom:

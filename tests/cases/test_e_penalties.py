@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foredraft.decode import Limits
+from foredraft.drafters.base import Drafter
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.engines.llama_cpp import LlamaEngine
@@ -186,12 +187,12 @@ def test_e5_logprobs_of_a_real_model_are_those_of_plain_decoding(smollm2_engine:
     run = replace(run, limits=replace(run.limits, logprobs=3))
     plain = emitted(run)
     text = [*run.prompt, *(token.id for token in plain)]
-    drafter = {
+    drafters: dict[str, Drafter] = {
         "ngram": NgramDrafter(),
         "model": ModelDrafter(smollm2_engine),
         "right": Forced(recalled(text), (None, 1)),
-    }[draft]
-    tokens = emitted(run.drafting(drafter, FOUR))
+    }
+    tokens = emitted(run.drafting(drafters[draft], FOUR))
     assert [token.id for token in tokens] == [token.id for token in plain]
     for token, ref, (logprob, best) in zip(tokens, plain, reference_logprobs(smollm2_engine, text, 10), strict=True):
         assert token.logprob is not None and ref.logprob is not None and token.top is not None

@@ -224,7 +224,7 @@ def test_f3_any_stop_string_cuts_the_same_with_any_draft(stop: str, k: int) -> N
     answer = generate(run.drafting(Forced(oracle(table), (None, 1)), Budget.chain(k)))
     assert (answer.ids, answer.text, answer.finish) == (reference.ids, reference.text, reference.finish)
     whole = "ababc catbab aé日本STOP"
-    assert answer.text == whole.split(stop)[0]
+    assert answer.text == whole.split(stop, maxsplit=1)[0]
     shown = b"".join(TOY.piece(id) for id in answer.ids)
     hidden = answer.steps[-1].hidden_bytes
     assert shown[: len(shown) - hidden].decode() == answer.text
@@ -272,7 +272,7 @@ def test_f11_cancelling_is_honoured_within_one_round(after: int) -> None:
     assert len(session.passes) == after
 
 
-# --- G11, G12: definitions ---------------------------------------------------------------------------------------------
+# --- G11, G12: definitions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accepted", range(5))

@@ -46,7 +46,7 @@ class World:
 
 @cache
 def world(seed: int) -> World:
-    """Every third target depends on one token and is rather sure, so that its text runs in circles: n-grams are found."""
+    """Every third target sees one token and is rather sure: its text runs in circles, and n-grams are found."""
     target, other = markov_table(VOCAB, seed=seed), markov_table(VOCAB, seed=1000 + seed)
     if seed % 3 == 0:
         target = markov_table(VOCAB, order=1, seed=seed, sharpness=800.0)

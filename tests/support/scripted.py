@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -201,7 +201,7 @@ class Answer:
         return [step.reason for step in self.rounds]
 
 
-def begin(run: Run, session: Session) -> Iterator[Step]:
+def begin(run: Run, session: Session) -> Generator[Step]:
     """The request's steps over a session of the caller's."""
     parts = Parts(
         session=session,
