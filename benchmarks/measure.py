@@ -37,6 +37,7 @@ from foredraft.types import Ids, SamplingParams, Scores
 
 HERE = Path(__file__).parent
 TARGET, DRAFT = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32)
 
 
 def prompts(count: int, kinds: Sequence[str] = ()) -> list[dict[str, str]]:
@@ -121,159 +122,160 @@ class TimedEngine:
         self.inner.close()
 
 
+def _rounds(pipeline: Pipeline, sampling: SamplingParams, clock: list[float], args: argparse.Namespace) -> list[Any]:
+    """(seconds of a round, seconds of it spent in engines) for every round of some prompts."""
+    rounds = []
+    for row in prompts(args.prompts or 4, ("code", "chat")):
+        ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
+        steps = pipeline.stream(Request(ids, sampling, fixed(4), max_tokens=args.tokens or 128))
+        while True:
+            clock[0], start = 0.0, time.perf_counter()
+            step = next(steps, None)
+            if step is None:
+                break
+            if step.generated:
+                rounds.append((time.perf_counter() - start, clock[0]))
+    return rounds
+
+
+def _overhead_row(name: str, rounds: list[Any]) -> dict[str, Any]:
+    outside = sorted(total - inside for total, inside in rounds)
+    return {
+        "sampling": name,
+        "rounds": len(rounds),
+        "outside_ms_median": 1e3 * median(outside),
+        "outside_ms_p90": 1e3 * outside[int(len(outside) * 0.9)],
+        "round_ms_median": 1e3 * median(total for total, _ in rounds),
+        "share": sum(outside) / sum(total for total, _ in rounds),
+    }
+
+
 def overhead(args: argparse.Namespace) -> None:
-    """Time outside engine calls per round, and peak memory against what the models need."""
+    """Time outside engine calls per round, and peak memory against the size of the files."""
     setup = Setup(resolve(TARGET), (resolve(DRAFT),), LlamaConfig(context=2048, threads=args.threads))
-    rows: list[dict[str, Any]] = []
+    kinds = {"greedy": SamplingParams(), "temperature .8, top-p .95": SamplingParams(temperature=0.8, top_p=0.95)}
     with Pipeline.open(setup) as pipeline:
         clock = [0.0]
         pipeline.engine = TimedEngine(pipeline.engine, clock)
         drafter: Any = pipeline.drafter
         drafter._engine = TimedEngine(drafter._engine, clock)
-        for name, sampling in (
-            ("greedy", SamplingParams()),
-            ("temperature .8, top-p .95", SamplingParams(temperature=0.8, top_p=0.95)),
-        ):
-            outside, total = [], []
-            for row in prompts(args.prompts or 4, ("code", "chat")):
-                ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
-                steps = pipeline.stream(Request(ids, sampling, fixed(4), max_tokens=args.tokens or 128))
-                while True:
-                    clock[0], start = 0.0, time.perf_counter()
-                    step = next(steps, None)
-                    if step is None:
-                        break
-                    if step.generated:
-                        total.append(time.perf_counter() - start)
-                        outside.append(total[-1] - clock[0])
-            rows.append(
-                {
-                    "sampling": name,
-                    "rounds": len(total),
-                    "outside_ms_median": 1e3 * median(outside),
-                    "outside_ms_p90": 1e3 * sorted(outside)[int(len(outside) * 0.9)],
-                    "round_ms_median": 1e3 * median(total),
-                    "share": sum(outside) / sum(total),
-                }
-            )
-            print(rows[-1])
+        rows = [_overhead_row(name, _rounds(pipeline, kind, clock, args)) for name, kind in kinds.items()]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     files = sum(resolve(name).stat().st_size for name in (TARGET, DRAFT)) / 2**20
     rows.append({"peak_rss_mib": peak, "model_files_mib": files})
-    print(rows[-1])
+    print(*rows, sep="\n")
     write("overhead", rows, args.out)
 
 
+def _equality_row(pipeline: Pipeline, request: Request) -> dict[str, Any]:
+    plain, other = pipeline.run(request.plain).summary, pipeline.run(request).summary
+    found = pipeline.explain(request, plain.ids, other.ids)
+    return {
+        "temperature": request.sampling.temperature,
+        "tokens": len(plain.ids),
+        "accepted": other.accepted,
+        "identical": found is None,
+        "index": found and found.index,
+        "gap": found and found.gap,
+        "noise": found and found.noise,
+    }
+
+
 def equality(args: argparse.Namespace) -> None:
-    """Ids with n-gram drafts against plain decoding, on every prompt; differences with their gap and the noise."""
+    """Ids with drafts against plain decoding, on every prompt; differences with their gap and the noise."""
     rows: list[dict[str, Any]] = []
-    setup = Setup(
-        resolve(args.models[0]), ("ngram",), LlamaConfig(context=2048, threads=args.threads, strict=args.strict)
-    )
-    with Pipeline.open(setup) as pipeline:
+    config = LlamaConfig(context=2048, threads=args.threads, strict=args.strict)
+    with Pipeline.open(Setup(resolve(args.models[0]), drafts(args), config)) as pipeline:
         for number, row in enumerate(prompts(args.prompts or 20)):
             ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
             for sampling in (SamplingParams(), SamplingParams(temperature=0.8, seed=number)):
                 request = Request(ids, sampling, fixed(args.max_draft, args.tree), max_tokens=args.tokens or 200)
-                plain, other = pipeline.run(request.plain).summary, pipeline.run(request).summary
-                found = pipeline.explain(request, plain.ids, other.ids)
-                rows.append(
-                    {
-                        "prompt": number,
-                        "kind": row["kind"],
-                        "temperature": sampling.temperature,
-                        "tokens": len(plain.ids),
-                        "accepted": other.accepted,
-                        "identical": found is None,
-                        "index": found and found.index,
-                        "gap": found and found.gap,
-                        "noise": found and found.noise,
-                    }
-                )
+                found = _equality_row(pipeline, request)
+                rows.append({"prompt": number, "kind": row["kind"], **found})
                 print(rows[-1], flush=True)
-    same = sum(row["identical"] for row in rows)
+    same = sum(bool(row["identical"]) for row in rows)
     unexplained = [row for row in rows if not row["identical"] and row["gap"] > row["noise"]]
     print(f"{args.models[0]}: {same} of {len(rows)} identical, {len(unexplained)} unexplained by rounding")
     suffix = ("-strict" if args.strict else "") + (f"-tree{args.tree}" if args.tree else "")
     write(f"equality-{args.models[0]}{suffix}", rows, args.out)
 
 
+def drafts(args: argparse.Namespace) -> tuple[str | Path, ...]:
+    """The drafts named, n-gram lookup by default."""
+    names = args.drafts or ["ngram"]
+    return tuple(name if name in ("ngram", "none") else resolve(name) for name in names)
+
+
+def _speed_row(pipeline: Pipeline, prompt: str, args: argparse.Namespace) -> dict[str, Any]:
+    ids = encode_prompt(pipeline.tokenizer, prompt).ids
+    request = Request(ids, SamplingParams(), fixed(args.max_draft, args.tree), max_tokens=args.tokens or 160)
+    result = compare(pipeline, request, args.runs, lambda step: None, View(quiet=True, as_json=True).status)
+    run = result.speculative
+    return {
+        "prompt_tokens": len(ids),
+        "tokens": run.generated,
+        "rounds": run.rounds,
+        "alpha": run.alpha,
+        "mean_accepted_length": run.mean_accepted_length,
+        "drafted": run.drafted,
+        "evaluated": run.evaluated,
+        "accepted": run.accepted,
+        "speedup": result.speedup,
+        "identical": result.identical,
+        **result.as_json()["runs"],
+    }
+
+
 def speed(args: argparse.Namespace) -> None:
     """Plain and speculative in turns, by prompt kind."""
-    rows: list[dict[str, Any]] = []
-    view = View(quiet=True, as_json=True)
-    drafts = args.drafts or ["ngram"]
-    setup = Setup(
-        resolve(args.models[0] if args.models else TARGET),
-        tuple(draft if draft in ("ngram", "none") else resolve(draft) for draft in drafts),
-        LlamaConfig(context=2048, threads=args.threads),
-    )
-    with Pipeline.open(setup) as pipeline:
-        for row in prompts(args.prompts or 20):
-            ids = encode_prompt(pipeline.tokenizer, row["prompt"]).ids
-            request = Request(ids, SamplingParams(), fixed(args.max_draft, args.tree), max_tokens=args.tokens or 160)
-            result = compare(pipeline, request, args.runs, lambda step: None, view.status)
-            run = result.speculative
-            rows.append(
-                {
-                    "kind": row["kind"],
-                    "prompt_tokens": len(ids),
-                    "tokens": run.generated,
-                    "alpha": run.alpha,
-                    "mean_accepted_length": run.mean_accepted_length,
-                    "drafted": run.drafted,
-                    "accepted": run.accepted,
-                    "speedup": result.speedup,
-                    "identical": result.identical,
-                    **result.as_json()["runs"],
-                }
-            )
+    name = args.models[0] if args.models else TARGET
+    config = LlamaConfig(context=2048, threads=args.threads, strict=args.strict)
+    with Pipeline.open(Setup(resolve(name), drafts(args), config)) as pipeline:
+        rows: list[dict[str, Any]] = []
+        for row in prompts(args.prompts or 20, args.kinds or ()):
+            rows.append({"kind": row["kind"], **_speed_row(pipeline, row["prompt"], args)})
             print(rows[-1], flush=True)
     for kind in dict.fromkeys(row["kind"] for row in rows):
         ratios = [row["speedup"] for row in rows if row["kind"] == kind]
         print(f"{kind}: speed-up {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    write(f"speed-{args.models[0] if args.models else TARGET}-{'+'.join(drafts)}-K{args.max_draft}", rows, args.out)
+    write(f"speed-{name}-{'+'.join(args.drafts or ['ngram'])}-K{args.max_draft}", rows, args.out)
+
+
+def _curve_row(name: str, config: LlamaConfig, repeats: int) -> dict[str, Any]:
+    engine = LlamaEngine(resolve(name), config)
+    session = engine.open()
+    ids = (np.arange(256) * 37 % 5000 + 100).astype(np.int32)
+    session.extend(ids, np.arange(-1, 255, dtype=np.int32), 0)
+    session.keep(range(256))
+    times: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    for _ in range(repeats):
+        for width in WIDTHS:
+            start = time.perf_counter()
+            session.extend(ids[:width], np.arange(-1, width - 1, dtype=np.int32), width)
+            times[width].append(1e3 * (time.perf_counter() - start))
+            session.keep([])
+    exact = engine.exact_width()
+    session.close()
+    engine.close()
+    curve = {width: round(median(times[width]) / median(times[1]), 3) for width in WIDTHS}
+    return {
+        "model": name,
+        "repack": config.repack,
+        "time1_ms": median(times[1]),
+        "exact_width": exact,
+        "v": curve,
+        "raw_ms": times,
+    }
 
 
 def curve(args: argparse.Namespace) -> None:
     """time(N) / time(1) after 256 tokens of context, all widths in turns."""
-    widths = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name in args.models:
-        for repack in (False, True) if args.repack else (False,):
-            engine = LlamaEngine(resolve(name), LlamaConfig(context=1024, threads=args.threads, repack=repack))
-            session = engine.open()
-            ids = (np.arange(256) * 37 % 5000 + 100).astype(np.int32)
-            session.extend(ids, np.arange(-1, 255, dtype=np.int32), 0)
-            session.keep(range(256))
-            times: dict[int, list[float]] = {width: [] for width in widths}
-            for _ in range(args.runs * 3):
-                for width in widths:
-                    start = time.perf_counter()
-                    session.extend(ids[:width], np.arange(-1, width - 1, dtype=np.int32), width)
-                    times[width].append(time.perf_counter() - start)
-                    session.keep([])
-            one = median(times[1])
-            rows.append(
-                {
-                    "model": name,
-                    "repack": repack,
-                    "time1_ms": 1e3 * one,
-                    "exact_width": engine.exact_width(),
-                    "v": {width: median(times[width]) / one for width in widths},
-                    "raw_ms": {width: [1e3 * value for value in times[width]] for width in widths},
-                }
-            )
-            print(
-                name,
-                f"repack={repack}",
-                f"time(1) {1e3 * one:.1f} ms",
-                f"exact width {rows[-1]['exact_width']}",
-                {width: round(value, 2) for width, value in rows[-1]["v"].items()},
-                flush=True,
-            )
-            session.close()
-            engine.close()
+        for repack in (False, True) if args.repack else (None,):
+            config = LlamaConfig(context=1024, threads=args.threads, repack=repack)
+            rows.append(_curve_row(name, config, args.runs * 3))
+            print({key: value for key, value in rows[-1].items() if key != "raw_ms"}, flush=True)
     write("curve", rows, args.out)
 
 
@@ -283,6 +285,7 @@ def main() -> None:
     parser.add_argument("what", choices=["overhead", "equality", "speed", "curve"])
     parser.add_argument("models", nargs="*")
     parser.add_argument("--drafts", nargs="*")
+    parser.add_argument("--kinds", nargs="*")
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--max-draft", type=int, default=4)
