@@ -57,6 +57,30 @@ def numeric_noise(engine: Engine, text: Sequence[int], widths: Sequence[int] = (
     return worst
 
 
+def tree_noise(engine: Engine, text: Sequence[int], prefix: int = 0, depth: int = 4) -> float:
+    """``numeric_noise`` of trees: the text is fed ``depth`` tokens a pass, each with a wrong sibling before it.
+
+    Behind the first kept path the cells of the cache may be out of order, so that attention sums in another order.
+    """
+    single = _scored(engine, text, 1, prefix)
+    session = engine.open()
+    worst = 0.0
+    try:
+        if prefix:
+            _feed(session, text[:prefix], 0)
+        for start in range(prefix, len(text), depth):
+            right = text[start : start + depth]
+            tokens = [id for token in right for id in ((token + 1) % engine.info.vocab_size, token)]
+            parents = [above for level in range(len(right)) for above in [2 * level - 1] * 2]
+            rows = session.extend(np.array(tokens, np.int32), np.array(parents, np.int32), len(tokens)).logits[1::2]
+            change = rows - single[start - prefix : start - prefix + len(right)]
+            worst = max(worst, float((change.max(axis=1) - change.min(axis=1)).max()))
+            session.keep(range(1, len(tokens), 2))
+        return worst
+    finally:
+        session.close()
+
+
 def _scored(engine: Engine, text: Sequence[int], width: int, prefix: int) -> Logits:
     """Logits of every token behind ``prefix``, fed ``width`` at a time, float32[len(text) - prefix, V]."""
     session = engine.open()
@@ -100,20 +124,34 @@ def choice_gap(logits: Logits, sampler: Sampler, history: History, other: int) -
     return high
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A prompt and two continuations of it: plain decoding's and another."""
+
+    prompt: Sequence[int]
+    plain: Sequence[int]
+    other: Sequence[int]
+
+
 def explain(
-    engine: Engine, sampler: Sampler, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
+    engine: Engine,
+    sampler: Sampler,
+    texts: Texts,
+    widths: Sequence[int] = (2, 4, 8),
 ) -> Difference | None:
-    """None if the texts are identical; else their first difference with its gap and the engine's noise.
+    """None if the texts are identical; else their first difference with its gap and the engine's noise: that of chains
+    of ``widths``, and of trees where the engine takes them.
 
     The gap is taken at the row plain decoding chose from, scored again one token at a time.
     """
+    prompt, plain, other = texts.prompt, texts.plain, texts.other
     index = first_difference(plain, other)
     if index is None:
         return None
     left = plain[index] if index < len(plain) else None
     right = other[index] if index < len(other) else None
     text = [*prompt, *plain[:index]]
-    noise = numeric_noise(engine, text[-65:-1] if len(text) > 65 else text, (2, 4, 8))
+    noise = _noise(engine, text, widths)
     if left is None or right is None:
         return Difference(index, left, right, float("inf"), noise)
     history = History(prompt, sampler.params.penalty_window)
@@ -121,6 +159,13 @@ def explain(
         history.push(token)
     row = _replayed(engine, prompt, plain[:index])
     return Difference(index, left, right, choice_gap(row, sampler, history, right), noise)
+
+
+def _noise(engine: Engine, text: Sequence[int], widths: Sequence[int]) -> float:
+    """Measured on the last 64 tokens of ``text``, after what precedes them."""
+    prefix = max(0, len(text) - 64)
+    noise = numeric_noise(engine, text, widths, prefix)
+    return max(noise, tree_noise(engine, text, prefix)) if engine.info.tree else noise
 
 
 def _replayed(engine: Engine, prompt: Sequence[int], generated: Sequence[int]) -> Logits:

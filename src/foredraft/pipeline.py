@@ -155,7 +155,7 @@ class Pipeline:
 
     def explain(self, request: Request, plain: Sequence[int], other: Sequence[int]) -> certify.Difference | None:
         """Where ``other`` leaves plain decoding's text, None if it does not."""
-        return certify.explain(self.engine, self.sampler(request.plain), request.ids, plain, other)
+        return certify.explain(self.engine, self.sampler(request.plain), certify.Texts(request.ids, plain, other))
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -82,9 +82,7 @@ def test_an_existing_path_wins(toy: CatalogueModel, tmp_path: Path, monkeypatch:
     assert resolve(str(tmp_path / "toy")) == tmp_path / "toy"
 
 
-def test_a_directory_does_not_hide_a_name(
-    toy: CatalogueModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_does_not_hide_a_name(toy: CatalogueModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy").mkdir()
     with pytest.raises(ModelFileError, match="models pull toy"):
@@ -99,9 +97,7 @@ def test_a_known_name(toy: CatalogueModel) -> None:
     path = model_path("toy")
     path.parent.mkdir()
     path.write_bytes(b"GGU")
-    with pytest.raises(
-        ModelFileError, match="has 3 bytes instead of 4; run `foredraft models pull toy` again"
-    ):
+    with pytest.raises(ModelFileError, match="has 3 bytes instead of 4; run `foredraft models pull toy` again"):
         resolve("toy")
     assert not is_pulled("toy")
     path.write_bytes(b"GGUF")
@@ -122,9 +118,7 @@ def test_an_unknown_name(empty_cache: Path) -> None:
         resolve("")
 
 
-@pytest.mark.parametrize(
-    "spec", ["./toy", "/nowhere/model.bin", "model.gguf", "MODEL.GGUF", "a/b/c", "a/b.gguf"]
-)
+@pytest.mark.parametrize("spec", ["./toy", "/nowhere/model.bin", "model.gguf", "MODEL.GGUF", "a/b/c", "a/b.gguf"])
 def test_what_looks_like_a_path_is_a_missing_file(empty_cache: Path, spec: str) -> None:
     with pytest.raises(ModelFileError, match="no such file"):
         resolve(spec)
@@ -165,8 +159,6 @@ def test_pulled_hub_files(empty_cache: Path) -> None:
     assert resolve("o/r:q4") == resolve("o/r:m-q4.gguf") == resolve("o/r") == small
     large = hub_file(empty_cache, "o/r", "sub/m-q8.gguf")
     assert resolve("o/r:sub/m-q8.gguf") == large
-    with pytest.raises(
-        ModelFileError, match=r"means 2 files; give :FILE as one of m-q4\.gguf, sub/m-q8\.gguf"
-    ):
+    with pytest.raises(ModelFileError, match=r"means 2 files; give :FILE as one of m-q4\.gguf, sub/m-q8\.gguf"):
         resolve("o/r")
     assert pulled_hub_files() == [("o/r:m-q4.gguf", small), ("o/r:sub/m-q8.gguf", large)]

@@ -64,9 +64,7 @@ def test_pull_prints_the_path_alone_on_stdout(empty_cache: Path, monkeypatch: py
         return model_path(spec)
 
     monkeypatch.setattr(command, "pull", fake)
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(
-        models, ["pull", "smollm2-135m"], catch_exceptions=False
-    )
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(models, ["pull", "smollm2-135m"], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.stdout == f"{empty_cache}/models/smollm2-135m.gguf\n"
     assert "downloading smollm2-135m" in result.stderr

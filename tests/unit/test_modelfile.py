@@ -137,9 +137,7 @@ def test_alignment_and_version_two(file: Path) -> None:
     assert all(tensor.offset % 256 == 0 for tensor in header.tensors)
 
 
-def shape_with(
-    file: Path, more: Mapping[str, object], tensors: Mapping[str, np.ndarray] | None = None
-) -> GGUFHeader:
+def shape_with(file: Path, more: Mapping[str, object], tensors: Mapping[str, np.ndarray] | None = None) -> GGUFHeader:
     return read_gguf(write_gguf(file, {**tiny_metadata(), **more}, {**tiny_tensors(), **(tensors or {})}))
 
 

@@ -38,9 +38,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(data[: draw(st.one_of(st.just(len(data)), st.integers(0, len(data))))])
 
 
-GARBAGE = st.builds(
-    lambda head, tail: head + tail, st.sampled_from([b"", b"GGUF", b"GGUF\3\0\0\0"]), st.binary()
-)
+GARBAGE = st.builds(lambda head, tail: head + tail, st.sampled_from([b"", b"GGUF", b"GGUF\3\0\0\0"]), st.binary())
 COUNTED = st.builds(
     lambda tensors, keys, tail: struct.pack("<4sIQQ", b"GGUF", 3, tensors, keys) + tail,
     st.integers(0, 3),

@@ -78,9 +78,7 @@ def test_a_long_list_is_cut(hub: FakeHub) -> None:
     assert failed_pull("owner/repo").endswith("m-11.gguf and 8 more")
 
 
-@pytest.mark.parametrize(
-    "name", ["../out.gguf", "a/../../out.gguf", "/out.gguf", "a\\..\\out.gguf", "c:out.gguf"]
-)
+@pytest.mark.parametrize("name", ["../out.gguf", "a/../../out.gguf", "/out.gguf", "a\\..\\out.gguf", "c:out.gguf"])
 def test_names_that_leave_the_cache(empty_cache: Path, hub: FakeHub, name: str) -> None:
     hub.files = {name: SMALL}
     assert "refusing the file name" in failed_pull("owner/repo")

@@ -54,9 +54,7 @@ def test_toy_tokenizer_is_a_tokenizer_and_splits_by_longest_match() -> None:
 
 @pytest.mark.parametrize("id", [-1, TOY.vocab_size, 2**31])
 def test_id_outside_the_vocabulary_is_named_with_the_allowed_range(id: int) -> None:
-    with pytest.raises(
-        InvalidValue, match=rf"token id is {id}; allowed: an integer in \[0, {TOY.vocab_size}\)"
-    ):
+    with pytest.raises(InvalidValue, match=rf"token id is {id}; allowed: an integer in \[0, {TOY.vocab_size}\)"):
         check_id(id, TOY.vocab_size)
 
 
@@ -131,9 +129,7 @@ def test_token_with_one_shown_byte_stays_and_its_other_bytes_are_hidden() -> Non
     event = scanner.push(ids[2])
     assert event == StopEvent((ids[1],), "bcST", 2, (ids[2],))
     stream = TextStream(TOY)
-    assert (
-        stream.push([ids[0]]) + stream.push(event.released, event.hidden_bytes) + stream.finish() == " cata"
-    )
+    assert stream.push([ids[0]]) + stream.push(event.released, event.hidden_bytes) + stream.finish() == " cata"
 
 
 def test_stop_inside_one_token_hides_the_rest_of_it() -> None:
