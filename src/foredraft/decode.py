@@ -293,16 +293,20 @@ def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:
     for name, array in (("tokens", draft.tokens), ("parents", draft.parents)):
         if array.dtype != np.int32 or array.shape != (len(draft),):
             raise InvalidValue(f"draft {name}", f"{array.dtype}{list(array.shape)}", f"int32[{len(draft)}]")
-    if len(draft) > budget.nodes or not trees.is_tree(draft.parents):
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        worst = min(tokens) if min(tokens) < 0 else max(tokens)
+        raise InvalidValue("drafted token", worst, f"0 to {vocab_size - 1}")
+    chain = parents == list(range(-1, len(tokens) - 1))
+    if len(tokens) > budget.nodes or not (chain or trees.is_tree(draft.parents)):
         raise InvalidValue("draft", len(draft), f"a tree of at most {budget.nodes} nodes, parents before children")
-    if int(trees.depths(draft.parents).max()) > budget.depth:
-        raise InvalidValue("draft depth", int(trees.depths(draft.parents).max()), f"at most {budget.depth}")
-    low, high = int(draft.tokens.min()), int(draft.tokens.max())
-    if low < 0 or high >= vocab_size:
-        raise InvalidValue("drafted token", low if low < 0 else high, f"0 to {vocab_size - 1}")
-    if budget.branches == 1 and (draft.parents != np.arange(-1, len(draft) - 1)).any():
-        raise InvalidValue("draft", draft.parents.tolist(), "a chain")
-    _check_siblings(draft)
+    depth = len(tokens) if chain else int(trees.depths(draft.parents).max())
+    if depth > budget.depth:
+        raise InvalidValue("draft depth", depth, f"at most {budget.depth}")
+    if budget.branches == 1 and not chain:
+        raise InvalidValue("draft", parents, "a chain")
+    if not chain or draft.laws is not None:
+        _check_siblings(draft)
 
 
 def _check_siblings(draft: Draft) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,11 @@ def static_shape(budget: Budget, acceptance: Sequence[float] = RANK_ACCEPTANCE) 
     >>> static_shape(Budget(4, 3, 2), (0.6, 0.3)).tolist()
     [-1, -1, 0, 2]
     """
+    return np.array(_static_shape(budget, tuple(acceptance)), np.int32)
+
+
+@lru_cache(maxsize=256)
+def _static_shape(budget: Budget, acceptance: tuple[float, ...]) -> tuple[int, ...]:
     taken: list[tuple[int, ...]] = []
     heap: list[tuple[float, tuple[int, ...], float]] = [(-acceptance[0], (0,), -1.0)]
     while heap and len(taken) < budget.nodes:
@@ -91,7 +97,7 @@ def static_shape(budget: Budget, acceptance: Sequence[float] = RANK_ACCEPTANCE) 
             heapq.heappush(heap, (score * acceptance[0], (*ranks, 0), score))
     taken.sort(key=lambda ranks: (len(ranks), ranks))
     index = {ranks: node for node, ranks in enumerate(taken)}
-    return np.array([index.get(ranks[:-1], -1) for ranks in taken], np.int32)
+    return tuple(index.get(ranks[:-1], -1) for ranks in taken)
 
 
 class TreeBuilder:
