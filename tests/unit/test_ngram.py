@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, overload
 
@@ -28,12 +29,16 @@ TEXTS = st.one_of(
 CONFIGS = st.sampled_from([(1, 1), (1, 4), (2, 3), (2, 16), (3, 7), (5, 5)])
 
 
+bold = partial(NgramConfig, cautious=False)
+"""Most tests ask where a copy goes, not how far."""
+
+
 def propose(drafter: NgramDrafter, text: Sequence[int], budget: Budget) -> Draft:
     return drafter.propose(History(text), budget, GREEDY)
 
 
 def fresh(text: Sequence[int], budget: Budget, config: NgramConfig | None = None) -> list[int]:
-    tokens: list[int] = propose(NgramDrafter(config), text, budget).tokens.tolist()
+    tokens: list[int] = propose(NgramDrafter(config or bold()), text, budget).tokens.tolist()
     return tokens
 
 
@@ -68,7 +73,7 @@ def ranked_ends(text: Sequence[int], min_n: int, max_n: int) -> list[int]:
 def test_the_longest_match_the_newest_of_equals(text: list[int], sizes: tuple[int, int], depth: int) -> None:
     ends = ranked_ends(text, *sizes)
     want = copied(text, ends[0], depth) if ends else []
-    config = NgramConfig(*sizes, candidates=ALL_CANDIDATES)
+    config = bold(*sizes, candidates=ALL_CANDIDATES)
     assert fresh(text, Budget.chain(depth), config) == want
 
 
@@ -84,45 +89,45 @@ def test_several_matches_make_one_tree(
     builder = TreeBuilder(nodes)
     for end in [end for end in ends if suffix_match(text, end, max_n) >= level][:branches]:
         builder.add(copied(text, end, depth))
-    config = NgramConfig(min_n, max_n, candidates=ALL_CANDIDATES)
+    config = bold(min_n, max_n, candidates=ALL_CANDIDATES)
     draft = propose(NgramDrafter(config), text, Budget(nodes, depth, branches))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == (builder.tokens, builder.parents)
 
 
 @given(TEXTS, st.integers(1, 60), st.integers(1, 6))
 def test_reading_in_pieces_changes_nothing(text: list[int], first: int, step: int) -> None:
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(bold())
     for end in range(min(first, len(text)), len(text), step):
         propose(drafter, text[:end], Budget.chain(4))
     draft = propose(drafter, text, Budget(8, 4, 3))
-    once = propose(NgramDrafter(), text, Budget(8, 4, 3))
+    once = propose(NgramDrafter(bold()), text, Budget(8, 4, 3))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == (once.tokens.tolist(), once.parents.tolist())
 
 
 def test_newest_of_equals_by_hand() -> None:
     text = [7, 8, 1, 1, 7, 8, 2, 2, 7, 8]
     assert fresh(text, Budget.chain(3)) == [2, 2, 7]
-    draft = propose(NgramDrafter(), text, Budget(6, 2, 2))
+    draft = propose(NgramDrafter(bold()), text, Budget(6, 2, 2))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == ([2, 2, 1, 1], [-1, 0, -1, 2])
 
 
 def test_longer_beats_newer() -> None:
     text = [9, 7, 8, 1, 5, 7, 8, 2, 9, 7, 8]
     assert fresh(text, Budget.chain(1)) == [1]
-    assert fresh(text, Budget.chain(1), NgramConfig(2, 2)) == [2]
+    assert fresh(text, Budget.chain(1), bold(2, 2)) == [2]
 
 
 def test_only_so_many_candidates_are_compared() -> None:
     """The longest match is the oldest; two candidates per level do not reach it."""
     text = [6, 9, 7, 8, 1, *[5, 7, 8, 2] * 3, 6, 9, 7, 8]
-    config = NgramConfig(2, 3, candidates=2)
+    config = bold(2, 3, candidates=2)
     assert fresh(text, Budget.chain(1), config) == [2]
-    assert fresh(text, Budget.chain(1), NgramConfig(2, 3, candidates=4)) == [1]
+    assert fresh(text, Budget.chain(1), bold(2, 3, candidates=4)) == [1]
 
 
 def test_a_common_prefix_is_drafted_once() -> None:
     text = [7, 8, 1, 3, 7, 8, 1, 4, 7, 8]
-    draft = propose(NgramDrafter(), text, Budget(8, 2, 2))
+    draft = propose(NgramDrafter(bold()), text, Budget(8, 2, 2))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == ([1, 4, 3], [-1, 0, 0])
 
 
@@ -136,13 +141,13 @@ def test_a_repeating_text_is_drafted_on(period: int) -> None:
 
 @pytest.mark.parametrize("text", [[], [1], [1, 2], [1, 2, 3], [1, 1]])
 def test_nothing_to_copy(text: list[int]) -> None:
-    draft = propose(NgramDrafter(), text, Budget.chain(4))
+    draft = propose(NgramDrafter(bold()), text, Budget.chain(4))
     assert (len(draft), draft.source, draft.laws) == (0, "ngram", None)
     assert draft.reason == "ngram: no earlier occurrence"
 
 
 def test_nothing_of_the_last_request_is_left() -> None:
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(bold())
     propose(drafter, [1, 2, 3, 4, 1, 2], Budget.chain(4))
     drafter.observe([0, 1], None)
     drafter.begin([5, 1, 2])
@@ -152,15 +157,32 @@ def test_nothing_of_the_last_request_is_left() -> None:
     assert propose(drafter, [1, 2, 3, 1, 2], Budget.chain(2)).tokens.tolist() == [3, 1]
 
 
+# --- how far -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("matched", "drafted"), [(2, 1), (3, 2), (5, 4), (9, 6)])
+def test_a_short_match_is_trusted_less(matched: int, drafted: int) -> None:
+    text = [*range(20), 99, *range(10 - matched, 10)]
+    assert fresh(text, Budget.chain(6), NgramConfig()) == list(range(10, 10 + drafted))
+
+
+@given(TEXTS, st.integers(1, 12), st.integers(1, 4))
+def test_caution_only_shortens(text: list[int], depth: int, branches: int) -> None:
+    budget = Budget(12, depth, branches)
+    wary, whole = (propose(NgramDrafter(config), text, budget) for config in (NgramConfig(), bold()))
+    assert (len(wary) == 0) == (len(whole) == 0)
+    assert wary.tokens[:1].tolist() == whole.tokens[:1].tolist()
+
+
 # --- what may not be copied --------------------------------------------------------------------------------
 
 
 @given(TEXTS, st.frozensets(st.integers(0, 5), max_size=3), st.integers(1, 4))
 def test_barred_ids_end_a_copy(text: list[int], barred: frozenset[int], branches: int) -> None:
     budget = Budget(12, 6, branches)
-    draft = propose(NgramDrafter(barred=barred), text, budget)
+    draft = propose(NgramDrafter(bold(), barred=barred), text, budget)
     assert not barred & set(draft.tokens.tolist())
-    open_draft = propose(NgramDrafter(), text, Budget.chain(6))
+    open_draft = propose(NgramDrafter(bold()), text, Budget.chain(6))
     legal: list[int] = []
     for token in open_draft.tokens.tolist():
         if token in barred:
@@ -186,25 +208,25 @@ def after_edit(config: NgramConfig) -> NgramDrafter:
 
 
 def test_copying_goes_on_after_an_edited_word() -> None:
-    drafter = after_edit(NgramConfig())
+    drafter = after_edit(bold())
     text = [*CODE, 1, 20, 21, 22, 23, 99]
     assert len(propose(drafter, text, Budget.chain(4))) == 0
     assert propose(drafter, [*text, 25], Budget.chain(4)).tokens.tolist() == [26, 27, 28, 29]
 
 
 def test_copying_goes_on_after_an_inserted_word() -> None:
-    drafter = after_edit(NgramConfig())
+    drafter = after_edit(bold())
     assert propose(drafter, [*CODE, 1, 20, 21, 22, 23, 99, 24], Budget.chain(2)).tokens.tolist() == [25, 26]
 
 
 def test_copying_does_not_go_on_when_it_is_off() -> None:
-    drafter = after_edit(NgramConfig(resume=0))
+    drafter = after_edit(bold(resume=0))
     assert len(propose(drafter, [*CODE, 1, 20, 21, 22, 23, 99, 25], Budget.chain(4))) == 0
 
 
 def test_the_copy_point_prefers_its_own_place() -> None:
     """24 25 stands twice; the newer place is not the one that is being copied."""
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(bold())
     text = [*CODE, *range(30, 50), 24, 25, 60, 1, 20, 21]
     drafter.begin(text)
     assert propose(drafter, text, Budget.chain(2)).tokens.tolist() == [22, 23]
@@ -218,7 +240,7 @@ def test_the_copy_point_of_a_later_branch() -> None:
     """Two matches share their first token; the accepted second branch was copied from the older one: 30 comes next
     there. The target writes 99 instead, then 3: copying goes on behind the 3 that follows 30."""
     text = [7, 8, 1, 3, 30, 3, 50, 7, 8, 1, 4, 40, 7, 8]
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(bold())
     drafter.begin(text)
     draft = propose(drafter, text, Budget(8, 2, 2))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == ([1, 4, 3], [-1, 0, 0])
@@ -227,7 +249,7 @@ def test_the_copy_point_of_a_later_branch() -> None:
 
 
 def test_a_rejected_copy_leaves_the_copy_point() -> None:
-    drafter = after_edit(NgramConfig())
+    drafter = after_edit(bold())
     text = [*CODE, 1, 20, 21, 22, 23, 99, 25]
     propose(drafter, text, Budget.chain(4))
     drafter.observe([], None)
@@ -301,7 +323,7 @@ def texts_of_32k() -> Iterator[tuple[str, list[int]]]:
 def test_a_token_costs_the_same_in_a_long_context(kind: str, text: list[int]) -> None:
     costs, steps = [], 8
     for start in (1_000, 32_000):
-        drafter = NgramDrafter()
+        drafter = NgramDrafter(bold())
         history = CountedHistory(text[:start])
         drafter.propose(history, Budget(16, 8, 4), GREEDY)
         with Operations() as operations:
@@ -330,6 +352,6 @@ def test_a_token_costs_the_same_in_a_long_context(kind: str, text: list[int]) ->
         {"resume": -1},
     ],
 )
-def test_settings_out_of_range(setting: dict[str, int]) -> None:
+def test_settings_out_of_range(setting: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="allowed"):
         NgramConfig(**setting)

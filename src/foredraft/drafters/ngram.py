@@ -25,12 +25,13 @@ _NEAR = 4
 class NgramConfig:
     """``min_n``/``max_n``: shortest and longest suffix matched. ``candidates``: earlier occurrences compared per
     level. ``resume``: after a miss, a single-token match this near behind the copy point also counts, so that copying
-    goes on after an edited word (0 = off)."""
+    goes on after an edited word (0 = off). ``cautious``: a match of n tokens drafts at most n - 1."""
 
     min_n: int = 2
     max_n: int = 16
     candidates: int = 32
     resume: int = 16
+    cautious: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_n <= self.max_n <= 64:
@@ -96,7 +97,7 @@ class NgramDrafter:
         self._origins = []
         depths: list[int] = []
         for end in self._matches(max(1, budget.branches)):
-            builder.add(self._continuation(end, budget.depth, sampler))
+            builder.add(self._continuation(end, self._depth(end, budget.depth), sampler))
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
@@ -157,6 +158,10 @@ class NgramDrafter:
             length += 1
         near = 0 <= self._copy_point < end <= self._copy_point + self._config.resume
         return length + _NEAR * near
+
+    def _depth(self, end: int, most: int) -> int:
+        """How far to trust a match: a short one is often a coincidence, and a rejected tail costs a wide pass."""
+        return min(most, max(1, self._score(end) - 1)) if self._config.cautious else most
 
     def _continuation(self, end: int, depth: int, sampler: Sampler) -> list[int]:
         """Tokens that followed the occurrence before ``end``, up to the end of a text; a copy may run on into itself
