@@ -165,7 +165,10 @@ def _noise(engine: Engine, text: Sequence[int], widths: Sequence[int]) -> float:
     """Measured on the last 64 tokens of ``text``, after what precedes them."""
     prefix = max(0, len(text) - 64)
     noise = numeric_noise(engine, text, widths, prefix)
-    return max(noise, tree_noise(engine, text, prefix)) if engine.info.tree else noise
+    if not engine.info.tree:
+        return noise
+    fits = engine.info.max_context - 4  # a tree holds a wrong sibling for each of the last 4 tokens
+    return max(noise, tree_noise(engine, text[:fits], prefix))
 
 
 def _replayed(engine: Engine, prompt: Sequence[int], generated: Sequence[int]) -> Logits:

@@ -24,7 +24,7 @@ Message = Mapping[str, str]
 
 ROLES = ("system", "user", "assistant", "tool")
 _MAX_ITERATIONS = 100_000  # range() items one rendering may take in all, nested loops included
-_MAX_PRODUCT = 1_000_000  # largest result of * and ** in a template: a number, or a length
+_MAX_PRODUCT = 1_000_000  # longest text or list that * makes in a template; numbers of * and ** stay below 64 bits
 _MAX_RENDERED = 64 * 2**20  # characters
 _TEMPLATE_FAILURES = (
     ArithmeticError,
@@ -239,6 +239,8 @@ def _checked_product(operator: str, left: Any, right: Any) -> Any:
         if bits > 64:
             raise OverflowError(f"{left} ** {right} is too large")
         return left**right
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > 64:
+        raise OverflowError(f"a product of {left.bit_length()} and {right.bit_length()} bits is too large")
     for text, times in ((left, right), (right, left)):
         if isinstance(text, (str, list, tuple)) and len(text) * times > _MAX_PRODUCT:
             raise OverflowError(f"repeats {times} times, more than {_MAX_PRODUCT} items")

@@ -159,12 +159,13 @@ class _Run:
         session.keep([*range(unseen), *(unseen + node for node in path)])
         kept = perf_counter()
         self._commit(draft, path, chosen[:count], hidden)
-        released, hidden_bytes = self._outlet.take()
+        released, hidden_bytes, dropped = self._outlet.take()
         end = perf_counter()
         other = (judged - verified) + (end - kept)
         return Step(
             emitted=released,
             hidden_bytes=hidden_bytes,
+            dropped=dropped,
             drafted=len(draft),
             evaluated=min(verdict.evaluated, count),
             accepted=len(path),
@@ -250,6 +251,7 @@ class _Outlet:
         self._waiting: deque[Emitted] = deque()
         self._ready: list[Emitted] = []
         self._hidden_bytes = 0
+        self._dropped: tuple[int, ...] = ()
 
     def push(self, tokens: Sequence[Emitted], room: int) -> tuple[int, FinishReason | None]:
         """Take the tokens of one round; returns how many of them belong to the text, and whether it ends there."""
@@ -274,16 +276,17 @@ class _Outlet:
         if event.stopped is None:
             return False
         self._waiting.clear()
-        self._hidden_bytes = event.hidden_bytes
+        self._hidden_bytes, self._dropped = event.hidden_bytes, event.dropped
         return True
 
     def _release(self, count: int) -> None:
         self._ready += [self._waiting.popleft() for _ in range(count)]
 
-    def take(self) -> tuple[tuple[Emitted, ...], int]:
-        """The tokens released since the last call, and the bytes of the last one that a stop string hides."""
+    def take(self) -> tuple[tuple[Emitted, ...], int, tuple[int, ...]]:
+        """The tokens released since the last call, the bytes of the last one that a stop string hides, and the ids that
+        it hides wholly."""
         ready, self._ready = tuple(self._ready), []
-        return ready, self._hidden_bytes
+        return ready, self._hidden_bytes, self._dropped
 
 
 def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:

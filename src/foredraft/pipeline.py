@@ -16,7 +16,7 @@ from foredraft.decode import Limits, Parts, check_prompt, decode
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.null import NullDrafter
-from foredraft.engines.base import Engine, Session
+from foredraft.engines.base import Engine, Session, emptied
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.errors import InvalidValue
 from foredraft.pair import PairReport, check_pair
@@ -121,9 +121,7 @@ class Pipeline:
 
     def stream(self, request: Request) -> Generator[Step]:
         """The request's steps; closing the iterator cancels it."""
-        if self._session is None:
-            self._session = self.engine.open()
-        self._session.rewind(0)
+        self._session = emptied(self.engine, self._session)
         parts = Parts(
             session=self._session,
             info=self.engine.info,

@@ -37,7 +37,7 @@ def load(group: str, name: str) -> Any:
     known = names(group)
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else "."
         raise UnknownName(f"no {group[:-1]} is called {name!r}{hint} Known: {', '.join(sorted(known))}")
     module, _, attribute = known[name].partition(":")
     try:

@@ -222,7 +222,7 @@ class Sampler:
         self._ends = frozenset(eog_ids)
         self._eog = np.array(sorted(self._ends), np.int64)
         self._bars = np.array(sorted(bars), np.int64)
-        bias = {token: value for token, value in params.logit_bias.items() if token >= 0}
+        bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < 2**31}
         self._bias_ids = np.array(sorted(bias), np.int64)
         self._bias = np.array([bias[token] for token in sorted(bias)], np.float64)
         self._edits = bool(params.penalised or self._bias_ids.size or self._bars.size)

@@ -23,6 +23,7 @@ class Summary:
     seconds: Seconds = Seconds()  # noqa: RUF009  frozen
     bias: float = 0.0
     hidden_bytes: int = 0
+    dropped: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     sources: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Summary:
         self.accepted += step.accepted
         self.seconds += step.seconds
         self.bias += step.bias
-        self.hidden_bytes = step.hidden_bytes
+        self.hidden_bytes, self.dropped = step.hidden_bytes, step.dropped
         self.finish_reason = step.finish_reason
         if step.drafted:
             self.sources[step.drafter] = self.sources.get(step.drafter, 0) + 1
@@ -65,6 +66,11 @@ class Summary:
     def ids(self) -> list[int]:
         """Ids of the released tokens."""
         return [token.id for token in self.tokens]
+
+    @property
+    def written(self) -> list[int]:
+        """All ids of the text, those behind the start of a stop string included."""
+        return [*self.ids, *self.dropped]
 
     @property
     def alpha(self) -> float | None:

@@ -128,7 +128,7 @@ class Budget:
 
 
 def _check(name: str, value: float, allowed: str, ok: bool) -> None:
-    if math.isnan(value) or not ok:
+    if not ok:  # NaN fails every comparison
         raise InvalidValue(name, value, allowed)
 
 
@@ -218,7 +218,8 @@ class Step:
     ``drafted`` ≥ ``evaluated`` ≥ ``accepted`` count drafted tokens; nothing after the end of the text is counted.
     ``generated``: tokens this round added to the text, bonus included. ``width``: positions the target scored.
     ``reason``: why nothing was drafted, if nothing was. ``bias``: total variation spent by a lossy rule, summed.
-    ``hidden_bytes``: trailing bytes of the last released token that lie behind a stop string's start.
+    ``hidden_bytes``: trailing bytes of the last released token that lie behind a stop string's start; ``dropped``: ids
+    of the text that lie wholly behind it.
     """
 
     emitted: tuple[Emitted, ...]
@@ -233,6 +234,7 @@ class Step:
     finish_reason: FinishReason | None = None
     bias: float = 0.0
     hidden_bytes: int = 0
+    dropped: tuple[int, ...] = ()
 
     @property
     def ids(self) -> tuple[int, ...]:

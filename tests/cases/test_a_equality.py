@@ -236,3 +236,12 @@ def test_a1_gap_of_a_scripted_choice_is_exact() -> None:
     assert found is not None and found.noise == 0.0
     assert found.gap == pytest.approx(float(np.sort(row)[-1] - np.sort(row)[-2]), abs=2e-4)
     assert not found.near_tie
+
+
+def test_a1_a_difference_at_the_very_end_of_the_context_is_explained() -> None:
+    """Measuring the noise of trees needs room for wrong siblings, which a full context does not have."""
+    engine = toy_engine(TABLE, max_context=80)
+    plain = generate(replace(RUN, engine=engine).upto(80)).ids
+    text = certify.Texts(RUN.prompt, plain, [*plain[:-1], (plain[-1] + 1) % engine.info.vocab_size])
+    found = certify.explain(engine, Sampler(RUN.params), text)
+    assert found is not None and found.index == len(plain) - 1 == 79 - len(RUN.prompt)

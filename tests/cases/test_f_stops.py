@@ -242,6 +242,14 @@ def test_f3_text_held_back_comes_out_at_the_end() -> None:
         assert (capped.ids, capped.text, capped.finish) == (script[:2], " ha ha", "length")
 
 
+def test_ids_behind_a_stop_string_are_told_apart() -> None:
+    """What a reader does not see is still the text that two runs are compared by."""
+    script = TOY.ids_of(" ha", "a", " ha", " ha", " ha")
+    run = replace(Run(toy_engine(writes(script, 3))), stops=(" ha ha ha",))
+    summary = generate(run.drafting(always_right(writes(script, 3)), FOUR)).summary
+    assert (summary.ids, list(summary.dropped), summary.written) == (script[:2], script[2:], script)
+
+
 # --- cancelling -------------------------------------------------------------------------------------------------------
 
 

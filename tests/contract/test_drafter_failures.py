@@ -17,8 +17,10 @@ from foredraft.drafters.ngram import NgramConfig, NgramDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.scripted import ScriptedEngine, ScriptedSession, markov_table
 from foredraft.errors import EngineFailure
+from foredraft.pipeline import Pipeline, Request
 from foredraft.sampling import History, Sampler
 from foredraft.types import Budget, Draft, Ids, Logits, SamplingParams, Scores, Step
+from tests.support.toy_tokenizer import ToyTokenizer
 
 VOCAB = 30
 TARGET = ScriptedEngine(markov_table(VOCAB, order=2, seed=1), VOCAB)
@@ -215,6 +217,14 @@ def test_a_draft_whose_engine_failed_opens_a_new_session_for_the_next_request() 
         assert text(steps) == plain()
         assert steps[0].drafted == 2
         assert "llama_decode returned -3" in str(steps[-1].reason)
+
+
+def test_a_target_whose_engine_failed_serves_the_next_request() -> None:
+    """Case H13: the pipeline opens a new session instead of failing for ever."""
+    with Pipeline(FailingEngine(TARGET.table, VOCAB), ToyTokenizer()) as pipeline:
+        for _ in range(2):
+            with pytest.raises(EngineFailure, match="llama_decode returned -3"):
+                pipeline.run(Request(PROMPT, SamplingParams(min_tokens=50)))
 
 
 @pytest.mark.parametrize("budget", [Budget.chain(4), Budget(8, 4, 2)])

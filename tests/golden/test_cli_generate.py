@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+from foredraft.certify import Difference
+from foredraft.cli.compare import Comparison
+from foredraft.cli.generate import generate
+from foredraft.cli.options import Choices
+
 PROMPT = "List three colours, then repeat the list."
 TIMES = re.compile(r"\d+\.\d+(?= s\b| tokens/s|×|%)")
 
@@ -164,6 +169,8 @@ BAD_VALUES = [
     (("--penalty-window", "-3"), "penalty_window is -3"),
     (("--logit-bias", "x=1"), "--logit-bias is 'x=1'"),
     (("--logit-bias", "5=nan"), "--logit-bias is '5=nan'"),
+    (("--logit-bias", f"{2**63}=1"), "--logit-bias is '9223372036854775808=1'"),
+    (("--seed", "9" * 400), "seed is 999"),
     (("--seed", "-1"), "seed is -1"),
     (("--max-tokens", "-1"), "max_tokens is -1"),
     (("--min-tokens", "-1"), "min_tokens is -1"),
@@ -248,6 +255,31 @@ def test_unknown_commands_and_options_suggest_the_right_one() -> None:
     for arguments, words in ((("genrate",), "generate"), (("generate", "--targt", "x"), "--target")):
         done = foredraft(*arguments)
         assert done.returncode == 2 and words in done.stderr.decode() and b"Traceback" not in done.stderr
+
+
+def test_closed_streams_are_no_traceback() -> None:
+    run = f"{sys.executable} -m foredraft.cli.main"
+    for command, code in ((f"{run} models list >&-", 0), (f"{run} generate <&-", 2)):
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, timeout=60, check=False)
+        assert done.returncode == code and b"Traceback" not in done.stderr
+
+
+def test_a_file_name_that_is_not_utf_8_comes_back(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.gguf"
+    Path(os.fsdecode(path)).write_bytes(b"x")
+    done = foredraft("models", "path", path, PYTHONIOENCODING="utf-8:strict")
+    assert (done.returncode, done.stdout) == (0, path + b"\n"), done.stderr
+
+
+def test_a_wide_tree_gets_a_line_for_every_leaf(smollm2: Path) -> None:
+    for nodes, lines in (("0", 64), ("64", 64), ("200", 200)):
+        context = generate.make_context("generate", ["--target", str(smollm2), "--tree", nodes, "hello"])
+        assert Choices(context.params).setup().engine.lines == lines
+
+
+def test_json_holds_no_infinity() -> None:
+    found = Comparison(comparable=True, difference=Difference(3, 7, None, float("inf"), 0.5)).as_json()
+    assert json.loads(json.dumps(found, allow_nan=False))["first_difference"]["gap"] is None
 
 
 def test_a_closed_pipe_is_quiet(smollm2: Path) -> None:

@@ -69,6 +69,10 @@ def test_template_dialect(template: str, text: str) -> None:
         ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "range takes more"),
         ("{{ 'x' * 1000000000 }}", "repeats 1000000000 times"),
         ("{{ 9 ** 999999999 }}", "too large"),
+        (
+            "{% set n = namespace(x=3) %}{% for i in range(50) %}{% set n.x = n.x * n.x %}{% endfor %}",
+            "too large",
+        ),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{% for i in range(70) %}{{ 'x' * 1000000 }}{% endfor %}", "grows beyond"),
         ("{% for i in [1] %}" * 25 + "{% endfor %}" * 25, "too many statically nested blocks"),

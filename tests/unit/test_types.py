@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,16 @@ class TestDraft:
         assert (len(draft), draft.source, len(draft.laws or ())) == (3, "model", 3)
         assert draft.tokens.dtype == draft.parents.dtype == np.int32
         assert len(Draft.chain([], "model")) == 0
+
+
+@pytest.mark.parametrize("name", ["seed", "top_k", "min_tokens", "penalty_window"])
+def test_integers_beyond_every_float_are_no_overflow(name: str) -> None:
+    huge: dict[str, Any] = {name: 10**400}
+    if name == "seed":
+        with pytest.raises(InvalidValue, match="seed is"):
+            SamplingParams(**huge)
+    else:
+        assert getattr(SamplingParams(**huge), name) == 10**400
 
 
 def test_budget_chain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,13 +19,15 @@ Status = Callable[[str], AbstractContextManager[object]]
 
 @dataclass
 class Comparison:
-    """Finished runs of both kinds, in the order run. ``comparable``: the texts ought to be the same."""
+    """Finished runs of both kinds, in the order run. ``comparable``: the texts ought to be the same. ``shown``: the
+    first speculative run, finished or not."""
 
     comparable: bool
     plain_runs: list[Summary] = field(default_factory=list)
     speculative_runs: list[Summary] = field(default_factory=list)
     difference: Difference | None = None
     interrupted: bool = False
+    shown: Summary = field(default_factory=Summary)
 
     @property
     def plain(self) -> Summary:
@@ -33,8 +36,8 @@ class Comparison:
 
     @property
     def speculative(self) -> Summary:
-        """The first speculative run (an empty one if none was finished)."""
-        return self.speculative_runs[0] if self.speculative_runs else Summary()
+        """The first speculative run, or what there is of it."""
+        return self.shown
 
     @property
     def speeds(self) -> tuple[float | None, float | None]:
@@ -69,7 +72,7 @@ class Comparison:
                 "index": found.index,
                 "plain": found.plain,
                 "speculative": found.other,
-                "gap": found.gap,
+                "gap": found.gap if math.isfinite(found.gap) else None,  # JSON has no infinity
                 "noise": found.noise,
                 "near_tie": found.near_tie,
             },
@@ -89,14 +92,17 @@ def compare(
     pipeline: Pipeline, request: Request, runs: int, shown: Callable[[Step], None], status: Status
 ) -> Comparison:
     """``runs`` runs of each kind, plain and speculative in turns; the first speculative one is passed to ``shown``.
-    Ctrl-C keeps the finished runs."""
+    Ctrl-C keeps the finished runs and what was shown."""
     result = Comparison(request.rule == "coupled" or (request.rule == "residual" and request.sampling.greedy))
     try:
         for number in range(runs):
             with status(f"plain run {number + 1} of {runs}"):
                 result.plain_runs.append(pipeline.run(request.plain).summary)
             if number == 0:
-                result.speculative_runs.append(_shown_run(pipeline, request, shown))
+                for step in pipeline.stream(request):
+                    result.shown.add(step)
+                    shown(step)
+                result.speculative_runs.append(result.shown)
                 continue
             with status(f"speculative run {number + 1} of {runs}"):
                 result.speculative_runs.append(pipeline.run(request).summary)
@@ -105,19 +111,13 @@ def compare(
                 result.difference = _explained(pipeline, request, result)
     except KeyboardInterrupt:
         result.interrupted = True
+        if not result.speculative_runs:
+            result.shown.finish_reason = "cancelled"
     return result
 
 
-def _shown_run(pipeline: Pipeline, request: Request, shown: Callable[[Step], None]) -> Summary:
-    summary = Summary()
-    for step in pipeline.stream(request):
-        summary.add(step)
-        shown(step)
-    return summary
-
-
 def _explained(pipeline: Pipeline, request: Request, result: Comparison) -> Difference | None:
-    plain = result.plain.ids
+    plain = result.plain
     runs = (*result.plain_runs, *result.speculative_runs)
-    other = next(run.ids for run in runs if run.ids != plain)
-    return pipeline.explain(request, plain, other)
+    other = next(run for run in runs if run.ids != plain.ids)
+    return pipeline.explain(request, plain.written, other.written)

@@ -82,7 +82,7 @@ def _single(job: _Job) -> int:
     summary = Summary()
     interrupted = not _stream(job, job.request, summary)
     if job.view.as_json:
-        click.echo(json.dumps(_document(job, summary), ensure_ascii=False, indent=2))
+        click.echo(json.dumps(_document(job, summary), indent=2))
     else:
         job.view.summary(summary, job.request, len(job.prompt.ids))
     return INTERRUPTED if interrupted else 0
@@ -112,7 +112,7 @@ def _compare(job: _Job, runs: int) -> int:
     result = compare(job.pipeline, job.request, runs, shown, job.view.status)
     if job.view.as_json:
         document = _document(job, result.speculative) | result.as_json()
-        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(document, indent=2))
     else:
         text.end()
         job.view.comparison(result, job.request, len(job.prompt.ids))

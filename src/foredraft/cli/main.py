@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
 import click
 
 from foredraft import __version__
-from foredraft.cli.generate import generate
+from foredraft.cli.generate import INTERRUPTED, generate
 from foredraft.cli.models import models
 from foredraft.cli.pair_check import pair_check
 from foredraft.errors import ForedraftError
 from foredraft.gguf_types import printable
-
-INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -31,6 +30,7 @@ cli.add_command(pair_check)
 
 def main() -> None:
     """Run the command line; exit code 0, 1 (runtime), 2 (usage) or 130 (interrupted)."""
+    _prepare_streams()
     try:
         result = cli(standalone_mode=False)
         sys.stdout.flush()
@@ -49,6 +49,16 @@ def main() -> None:
     except MemoryError:
         sys.exit(_fail("out of memory; try a smaller --ctx or a smaller model", 1))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _prepare_streams() -> None:
+    """A closed standard stream acts like the null device. Standard output takes any text: what its encoding lacks
+    becomes "?", file names that are not UTF-8 keep their bytes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding.lower() == "utf-8" else "replace")
 
 
 def _os_error(error: OSError) -> str:

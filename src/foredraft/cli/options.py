@@ -121,18 +121,18 @@ class Choices:
 
     def setup(self) -> Setup:
         """Which models to load; catalogue models that are missing are downloaded."""
-        drafts = tuple(draft if draft in BUILT_IN else find_or_pull(draft) for draft in self.drafts)
-        if "none" in drafts and len(drafts) > 1:
-            raise InvalidValue("--draft", " ".join(map(str, drafts)), "none alone, or other drafts")
+        if "none" in self.drafts and len(self.drafts) > 1:
+            raise InvalidValue("--draft", " ".join(self.drafts), "none alone, or other drafts")
         engine = LlamaConfig(
             context=_natural("--ctx", self.ctx),
             threads=_natural("--threads", self.threads),
+            lines=max(64, self.tree),  # a tree has no more leaves than nodes
             kv_type=self.kv_type,
             strict=self.strict,
         )
-        return Setup(
-            find_or_pull(self.target), drafts, engine, _natural("--draft-ctx", self.draft_ctx), self.allow_differing
-        )
+        draft_context = _natural("--draft-ctx", self.draft_ctx)
+        drafts = tuple(draft if draft in BUILT_IN else find_or_pull(draft) for draft in self.drafts)
+        return Setup(find_or_pull(self.target), drafts, engine, draft_context, self.allow_differing)
 
     def sampling(self) -> SamplingParams:
         """The law; a seed is drawn if none is given."""
@@ -180,8 +180,8 @@ def _bias(text: str) -> tuple[int, float]:
         token, value = int(left), float(right)
     except ValueError:
         raise InvalidValue("--logit-bias", text, "ID=NUMBER, e.g. 198=-5 or 198=-inf") from None
-    if token < 0 or math.isnan(value):
-        raise InvalidValue("--logit-bias", text, "an id >= 0 and a number, e.g. 198=-5 or 198=-inf")
+    if not 0 <= token < 2**31 or math.isnan(value):
+        raise InvalidValue("--logit-bias", text, "an id from 0 to 2**31 - 1 and a number, e.g. 198=-5 or 198=-inf")
     return token, value
 
 

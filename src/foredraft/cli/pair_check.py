@@ -39,7 +39,7 @@ def pair_check(target: str, draft: str, allow_differing: bool, as_json: bool) ->
     with load_vocab(resolve(target)) as ours, load_vocab(resolve(draft)) as theirs:
         report = check_pair(ours, theirs, allow_differing=allow_differing)
         if as_json:
-            click.echo(json.dumps(_as_json(target, draft, (ours, theirs), report), indent=2, ensure_ascii=False))
+            click.echo(json.dumps(_as_json(target, draft, (ours, theirs), report), indent=2))
         else:
             _show(Console(), (target, draft), (ours, theirs), report)
     sys.exit(0 if report.ok else 1)

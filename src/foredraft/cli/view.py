@@ -57,13 +57,16 @@ class View:
             return
         if not result.plain_runs or not result.speculative_runs:
             self._console.print("interrupted before both kinds had run")
+            if result.speculative.rounds:
+                self.summary(result.speculative, request, prompt_tokens)
             return
         self._console.print(_table(result))
         self._console.print(_draft_line(result.speculative, request))
         runs = min(len(result.plain_runs), len(result.speculative_runs))
-        speedup = result.speedup or 0.0
-        verdict = "" if speedup >= 1.0 else " — drafting does not pay here; try --draft none or a smaller --max-draft"
-        self._console.print(f"[bold]speed-up {speedup:.2f}×[/] ({_runs(runs)}, in turns){verdict}")
+        speedup, verdict = result.speedup, ""
+        if speedup is not None and speedup < 1.0 and result.speculative.drafted:
+            verdict = " — drafting does not pay here; try --draft none or a smaller --max-draft"
+        self._console.print(f"[bold]speed-up {_number(speedup)}×[/] ({_runs(runs)}, in turns){verdict}")
         self._console.print(_sameness(result, request))
         for line in (*_why_not(result.speculative), *_seed(request), *_lossy(result.speculative, request)):
             self._console.print(line)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from foredraft.engines.base import Engine, Session
-from foredraft.errors import EngineFailure, InvalidValue
+from foredraft.engines.base import Engine, Session, emptied
+from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
 from foredraft.trees import children, path_to, static_shape
 from foredraft.types import Budget, Draft, Ids, Law, Logits
@@ -37,7 +37,7 @@ class ModelDrafter:
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Start from an empty cache and read the prompt up to its last token."""
-        session = self._emptied()
+        session = self._session = emptied(self._engine, self._session)
         self._view, self._read, self._fed, self._unseen = [], 0, {}, 0
         self._restricted = None
         self._look(prompt[:-1])
@@ -78,16 +78,6 @@ class ModelDrafter:
         if self._session is None:
             self._session = self._engine.open()
         return self._session
-
-    def _emptied(self) -> Session:
-        """An empty session; one that has failed is replaced."""
-        session = self._opened()
-        try:
-            session.rewind(0)
-        except EngineFailure:
-            self.close()
-            session = self._opened()
-        return session
 
     def _sampler(self, sampler: Sampler) -> Sampler:
         """The request's sampler with the barred ids taken out, made once per request."""

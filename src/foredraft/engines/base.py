@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from foredraft.errors import InvalidValue
+from foredraft.errors import EngineFailure, InvalidValue
 from foredraft.types import Ids, Scores
 
 Rollback = Literal["trim", "replay", "none"]
@@ -88,6 +88,18 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free the weights. Idempotent."""
         ...
+
+
+def emptied(engine: Engine, session: Session | None) -> Session:
+    """An empty session of ``engine``: ``session`` itself, or a new one if there is none or it has failed."""
+    if session is not None:
+        try:
+            session.rewind(0)
+        except EngineFailure:
+            session.close()
+        else:
+            return session
+    return engine.open()
 
 
 def check_extend(tokens: Ids, parents: Ids, rows: int, vocab_size: int) -> None:

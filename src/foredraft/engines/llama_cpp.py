@@ -22,7 +22,7 @@ from foredraft.engines.llama_native import KV_TYPES, ContextConfig, NativeContex
 from foredraft.engines.llama_vocab import LlamaVocab
 from foredraft.errors import ContextFull, EngineFailure, InvalidValue
 from foredraft.sampling import hash_ids
-from foredraft.types import Ids, Scores
+from foredraft.types import Ids, Logits, Scores
 
 DEFAULT_CONTEXT = 4096
 
@@ -204,9 +204,19 @@ class LlamaSession:
         first = len(self._lines) - len(tokens)
         positions = np.array([self._lines.position(first + i) for i in range(len(tokens))], np.int32)
         self._tokens += tokens.tolist()
+        single = self._lines.used == 1
+        return Scores(self._run(context, tokens, positions, None if single else sequences, rows))
+
+    def _run(
+        self,
+        context: NativeContext,
+        tokens: Ids,
+        positions: Ids,
+        sequences: Sequence[Sequence[int]] | None,
+        rows: int,
+    ) -> Logits:
         try:
-            single = self._lines.used == 1
-            return Scores(context.run(tokens, positions, None if single else sequences, rows))
+            return context.run(tokens, positions, sequences, rows)
         except (ContextFull, EngineFailure):
             self._failed = True
             raise
@@ -250,7 +260,7 @@ class LlamaSession:
             raise EngineFailure("llama.cpp did not restore its own checkpoint")
         if tokens:
             positions = np.arange(self._length, self._length + len(tokens), dtype=np.int32)
-            context.run(np.array(tokens, np.int32), positions, None, 0)
+            self._run(context, np.array(tokens, np.int32), positions, None, 0)
 
     def _forget_pending(self, length: int) -> None:
         self._length = length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class NativeModel:
         self.api.llama_backend_init()
         params = self.api.llama_model_default_params()
         params.use_extra_bufts = repack
-        self.pointer: Any = self.api.llama_model_load_from_file(str(path).encode(), params)
+        self.pointer: Any = self.api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
             reason = log.first_error() or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this model ({reason})")

@@ -6,6 +6,7 @@ decoding.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -194,7 +195,7 @@ def load_vocab(path: Path) -> LoadedVocab:
     api.llama_backend_init()
     params = api.llama_model_default_params()
     params.vocab_only = True
-    model = api.llama_model_load_from_file(str(path).encode(), params)
+    model = api.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         reason = log.first_error() or "no reason given"
         raise ModelFileError(f"{path}: llama.cpp cannot load its vocabulary ({reason})")
