@@ -19,6 +19,7 @@ from foredraft.drafters.null import NullDrafter
 from foredraft.engines.base import Engine, Session, emptied
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.errors import InvalidValue
+from foredraft.modelfile import check_path, model_shape, read_gguf
 from foredraft.pair import PairReport, check_pair
 from foredraft.sampling import Sampler
 from foredraft.summary import Summary
@@ -33,7 +34,8 @@ BUILT_IN = ("none", "ngram")
 @dataclass(frozen=True, slots=True)
 class Setup:
     """``target``: a GGUF file. ``drafts``: "none", "ngram" or GGUF files; the first one with something to say drafts.
-    ``context`` tokens (0 = from the model, at most 4096), ``draft_context`` likewise (0 = the target's)."""
+    ``context`` tokens (0 = from the model, at most 4096), ``draft_context`` likewise (0 = the target's, at most
+    what the draft was trained with)."""
 
     target: Path
     drafts: tuple[str | Path, ...] = ("ngram",)
@@ -109,7 +111,8 @@ class Pipeline:
             kind = registry.load("drafters", str(draft))
             return kind()  # type: ignore[no-any-return]
         path = Path(draft)
-        context = setup.draft_context or self.engine.info.max_context
+        trained = model_shape(read_gguf(check_path(path))).context_length
+        context = setup.draft_context or min(self.engine.info.max_context, trained or self.engine.info.max_context)
         config = LlamaConfig(context, setup.engine.threads, setup.engine.lines, setup.engine.kv_type)
         engine = LlamaEngine(path, config)
         self.helpers += (engine,)

@@ -25,10 +25,6 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 """Beyond these a temperature gives the same law, but no longer finite arithmetic."""
 
 
-_SHORTLIST = 256
-"""Tokens a draft chooses from."""
-
-
 class Noise(Protocol):
     """Source of the random choices of one request. The law tests enumerate every branch behind it."""
 
@@ -250,14 +246,11 @@ class Sampler:
 
     def children(self, logits: Logits, history: History, k: int) -> tuple[Ids, Law | None]:
         """Up to k proposals in the order to be tried, and the law they were drawn from without replacement
-        (None: a deterministic choice, a point mass each). The law is that of the likeliest tokens, at least
-        ``_SHORTLIST``: a draft need not pay for the whole vocabulary, and the rules are exact for any law it states."""
+        (None: a deterministic choice, a point mass each)."""
         row = self._edited(logits, history)
         if self.params.greedy:
             return _best(row, k), None
-        short = largest(row, _SHORTLIST + k)
-        law = self._truncated(row[short])
-        law = Law(short[law.ids].astype(np.int32), law.scores)
+        law = self._truncated(row)
         ids = self.noise.ranked(law, len(history), k, self.draft_stream)
         return ids, (None if self.rule == "coupled" else law)
 
@@ -267,16 +260,6 @@ class Sampler:
         if self.params.greedy:
             return Law.point(_argmax(row))
         return self._truncated(row)
-
-    def scores(self, logits: Logits, history: History) -> tuple[Ids, Floats]:
-        """What the coupled choice maximises: (ids, scores + noise); greedy: the edited logits themselves."""
-        row = self._edited(logits, history)
-        if self.params.greedy:
-            return np.arange(len(row), dtype=np.int32), row.astype(np.float64)
-        law = self._truncated(row)
-        if not isinstance(self.noise, GumbelNoise):
-            return law.ids, law.scores
-        return law.ids, law.scores + self.noise.gumbel(law.ids, len(history))
 
     def _edited(self, logits: Logits, history: History) -> NDArray[np.floating]:
         """Bias, penalties, bars: the caller's row itself when there is nothing to do."""

@@ -372,7 +372,7 @@ class RecordingSampler(Sampler):
         self.rows: dict[int, Floats] = {}
 
     def choose(self, logits: Logits, history: History) -> int:
-        self.rows[len(history)] = self.scores(logits, history)[1].copy()
+        self.rows[len(history)] = self._edited(logits, history).astype(np.float64)
         return super().choose(logits, history)
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from foredraft.errors import EngineFailure, InvalidValue
 from foredraft.sampling import DRAFT, TARGET, GumbelNoise, History, Sampler, log_softmax_at, top_logprobs
 from foredraft.types import Law, Logits, SamplingParams
-from tests.law.enumerate import EnumeratedNoise
 from tests.law.reference import edited_row, truncated
 
 SOFT = SamplingParams(temperature=1.0)
@@ -277,20 +276,25 @@ class TestChoices:
         assert len(set(by_position)) > 20 and len(set(by_seed)) > 20
         assert by_position == [Sampler(SOFT).choose(row, History([1] * n)) for n in range(1, 30)]
 
-    @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.9, top_k=20)])
-    def test_scores_are_what_the_choice_maximises(self, params: SamplingParams) -> None:
+    def test_the_choice_maximises_score_plus_noise(self) -> None:
+        params = SamplingParams(temperature=0.9, top_k=20)
         sampler, history = Sampler(params), History([0])
         rng = np.random.default_rng(8)
         for _ in range(20):
             row = rng.standard_normal(50).astype(np.float32)
-            ids, scores = sampler.scores(row, history)
-            assert int(ids[scores.argmax()]) == sampler.choose(row, history)
+            law = sampler.law(row, history)
+            keys = law.scores + GumbelNoise(params.seed).gumbel(law.ids, len(history))
+            assert int(law.ids[keys.argmax()]) == sampler.choose(row, history)
             history.push(0)
 
-    def test_scores_without_gumbel_noise_are_the_laws(self) -> None:
-        sampler = Sampler(SOFT, noise=EnumeratedNoise([]))
-        ids, scores = sampler.scores(logits(0.0, 1.0), History([0]))
-        assert (ids.tolist(), scores.tolist()) == ([0, 1], [-1.0, 0.0])
+    def test_a_draft_with_the_target_s_logits_is_the_target_s_choice(self) -> None:
+        """Self-draft: α is 1 whatever the vocabulary and the law."""
+        row = (np.random.default_rng(3).standard_normal(50_000) * 2).astype(np.float32)
+        for params in (SamplingParams(temperature=1.5), SamplingParams(temperature=0.8, top_p=0.95)):
+            sampler = Sampler(params)
+            for position in range(1, 60):
+                history = History([0] * position)
+                assert int(sampler.children(row, history, 2)[0][0]) == sampler.choose(row, history)
 
     def test_greedy_law_is_a_point(self) -> None:
         law = Sampler(SamplingParams()).law(logits(0.0, 1.0), History([0]))

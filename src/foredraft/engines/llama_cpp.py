@@ -16,7 +16,7 @@ import numpy as np
 
 from foredraft import modelfile
 from foredraft.engines.base import EngineInfo, Rollback, check_extend
-from foredraft.engines.llama_kernels import repacking_works
+from foredraft.engines.llama_kernels import remembered, repacking_works
 from foredraft.engines.llama_lines import ROOT, Lines
 from foredraft.engines.llama_native import KV_TYPES, ContextConfig, NativeContext, NativeModel
 from foredraft.engines.llama_vocab import LlamaVocab
@@ -25,6 +25,7 @@ from foredraft.sampling import hash_ids
 from foredraft.types import Ids, Logits, Scores
 
 DEFAULT_CONTEXT = 4096
+_SAMPLE = 272
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,14 @@ class LlamaEngine:
         self._context = ContextConfig(
             context=config.context or min(self._model.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT),
             threads=config.threads or default_threads(),
-            lines=1 if self._model.recurrent or config.strict else config.lines,
+            lines=1 if self._model.recurrent else config.lines,
             kv_type=config.kv_type,
         )
         try:
             self._model.check_context(self._context.context)
             rollback, reason = self._probe()
             if config.strict:
-                self._context = replace(self._context, exact=self.exact_width())
+                self._context = self._strict_context()
         except Exception:
             self._model.close()
             raise
@@ -94,7 +95,7 @@ class LlamaEngine:
             model=path.name,
             vocab_size=self._model.vocab_size,
             max_context=self._context.context,
-            tree=rollback == "trim" and self._context.lines > 1,
+            tree=rollback == "trim" and self._context.lines > 1 and not config.strict,
             rollback=rollback,
             reason=reason,
             exact_width=self._context.exact or None,
@@ -123,30 +124,41 @@ class LlamaEngine:
         """Free the weights; close every session first. Idempotent."""
         self._model.close()
 
-    def exact_width(self, most: int = 8) -> int:
-        """The widest pass, up to ``most``, that gives every row the bits it has at width 1; at least 1.
+    def _strict_context(self) -> ContextConfig:
+        """Chains only, in passes that keep the bits of one position."""
+        pad = self._context.threads > 1 and not self._model.recurrent
+        context = replace(self._context, lines=2 if pad else 1, pad=pad)
+        question = f"exact width, {context.threads} threads, {context.kv_type}"
+        width = remembered(self.path, question, lambda: self.exact_width(context))
+        return replace(context, exact=width or 1)
 
-        Measured on pseudo-random tokens: 8 of them one at a time, then every width from the same 16 tokens on.
+    def exact_width(self, context: ContextConfig | None = None, most: int = 8) -> int:
+        """The widest pass, up to ``most``, that gives every row the bits it has in a pass of its own; at least 1.
+
+        Measured on pseudo-random tokens: ``most`` of them one at a time, then every width, from the same 272 tokens on
+        (llama.cpp takes other paths for caches of more than 256).
         """
-        context = NativeContext(self._model, replace(self._context, context=256, rows=most, exact=0))
+        shape = replace(context or self._context, context=_SAMPLE + most, rows=most, exact=0)
+        native = NativeContext(self._model, shape)
         try:
-            size = 16 + most
+            size = _SAMPLE + most
             tokens = (hash_ids(1, np.arange(size)) % np.uint64(self._model.vocab_size)).astype(np.int32)
             at = np.arange(size, dtype=np.int32)
-            context.run(tokens[:16], at[:16], None, 0)
-            single = [context.run(tokens[i : i + 1], at[i : i + 1], None, 1).copy() for i in range(16, size)]
+
+            def scored(start: int, width: int) -> Logits:
+                return native.run(tokens[start : start + width], at[start : start + width], None, width).copy()
+
+            native.run(tokens[:_SAMPLE], at[:_SAMPLE], None, 0)
+            single = np.concatenate([scored(start, 1) for start in range(_SAMPLE, size)])
             for width in range(2, most + 1):
-                if self._model.recurrent:
-                    context.clear()
-                    context.run(tokens[:16], at[:16], None, 0)
-                else:
-                    context.remove(ROOT, 16)
-                rows = context.run(tokens[16 : 16 + width], at[16 : 16 + width], None, width)
-                if not np.array_equal(rows, np.concatenate(single[:width])):
+                if not native.remove(ROOT, _SAMPLE):
+                    native.clear()
+                    native.run(tokens[:_SAMPLE], at[:_SAMPLE], None, 0)
+                if not np.array_equal(scored(_SAMPLE, width), single[:width]):
                     return width - 1
             return most
         finally:
-            context.close()
+            native.close()
 
     def _probe(self) -> tuple[Rollback, str | None]:
         """Feed three tokens, forget the last, feed it again: the logits tell whether rolling back worked."""

@@ -8,8 +8,10 @@ them once; the answer is kept in the cache.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -38,53 +40,59 @@ def suspects() -> bool:
 
 def repacking_works(path: Path) -> bool:
     """Whether this model runs with repacked weights here; tried in a child process at most once per build and model."""
-    if not suspects():
-        return True
+    return not suspects() or remembered(path, "repack", lambda: _survives(path)) == 1
+
+
+def remembered(path: Path, question: str, answer: Callable[[], int | None]) -> int | None:
+    """The answer to ``question`` about this model, this build and this processor: from the cache, or measured now and
+    kept there. None is not kept."""
     known = _answers()
-    key = _key(path)
+    key = _key(path, question)
     if key not in known:
-        known[key] = _survives(path)
+        found = answer()
+        if found is None:
+            return None
+        known = _answers() | {key: found}
         _remember(known)
     return known[key]
 
 
-def _key(path: Path) -> str:
-    """The build, the processor's features and the model file."""
-    status = path.stat()
+def _key(path: Path, question: str) -> str:
     import llama_cpp
 
-    parts = (
-        llama_cpp.__version__,
-        native_api().llama_print_system_info(),
-        path.resolve(),
-        status.st_size,
-        status.st_mtime,
-    )
+    status = path.stat()
+    build = (llama_cpp.__version__, native_api().llama_print_system_info())
+    parts = (question, build, str(path.resolve()), status.st_size, status.st_mtime)
     return sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _survives(path: Path) -> bool:
+def _survives(path: Path) -> int | None:
+    """1, or 0 if a signal ended the child; None if it failed for another reason, which says nothing about kernels."""
     command = [sys.executable, "-c", _TRIAL, str(path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TRIAL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return None
+    if done.returncode > 0:
+        return None
+    return int(done.returncode == 0)
 
 
-def _answers() -> dict[str, bool]:
+def _answers() -> dict[str, int]:
     try:
         known = json.loads(_file().read_text())
     except (OSError, ValueError):
         return {}
-    return {str(key): value is True for key, value in known.items()} if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {key: value for key, value in known.items() if type(value) is int}
 
 
-def _remember(known: dict[str, bool]) -> None:
-    """A cache that cannot be written only costs another trial."""
+def _remember(known: dict[str, int]) -> None:
+    """A cache that cannot be written only costs another measurement."""
     with suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
-        temporary = _file().with_suffix(".tmp")
+        temporary = _file().with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(known))
         temporary.replace(_file())
 

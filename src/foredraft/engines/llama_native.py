@@ -24,7 +24,8 @@ class ContextConfig:
     ``context``: tokens it holds; ``chunk``: tokens per native pass; ``rows``: rows of logits one native pass can
     return; ``lines``: sequences, i.e. leaves of a tree; ``threads``: CPU threads; ``kv_type``: llama.cpp type name of
     the cached keys and values; ``exact``: passes that score rows are split so that none is wider (0 = never), see
-    ``LlamaConfig.strict``.
+    ``LlamaConfig.strict``; ``pad``: a pass that scores a single position gets a blind companion, because llama.cpp
+    splits the cache among threads for single rows only, which changes their bits (needs a second line).
     """
 
     context: int
@@ -34,8 +35,11 @@ class ContextConfig:
     lines: int = 64
     kv_type: str = "f16"
     exact: int = 0
+    pad: bool = False
 
 
+_BLIND = 1
+"""The line of a companion token, which sees nothing."""
 KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}
 
 
@@ -139,6 +143,14 @@ class Batch:
         self.struct.n_tokens = count
         return self.struct
 
+    def fill_pair(self, token: int, position: int) -> Any:
+        """One scored token on line 0, then the same token alone on a line of its own. The companion comes last, so that
+        the cell it leaves behind is the next one to be used."""
+        pair = np.full(2, token, np.int32), np.full(2, position, np.int32)
+        struct = self.fill(*pair, [[0], [_BLIND]], 0)
+        self._logits[:2] = (1, 0)
+        return struct
+
 
 class NativeContext:
     """One llama.cpp context: the cache of one sequence (and of the lines of its tree)."""
@@ -148,7 +160,7 @@ class NativeContext:
         log = quiet_native_log()
         log.clear()
         params = self._api.llama_context_default_params()
-        params.n_ctx = -(-config.context // 256) * 256
+        params.n_ctx = -(-(config.context + config.pad) // 256) * 256
         params.n_batch = params.n_ubatch = min(max(config.chunk, config.lines), params.n_ctx)
         params.n_seq_max = config.lines
         params.n_outputs_max = min(max(config.rows, config.lines), params.n_batch)  # llama.cpp asserts >= n_seq_max
@@ -184,8 +196,12 @@ class NativeContext:
             if scored > self._rows:
                 end -= scored - self._rows
                 scored = self._rows
-            lines = sequences[start:end] if sequences is not None else None
-            self._decode(self._batch.fill(tokens[start:end], positions[start:end], lines, scored))
+            if self.config.pad and scored and end - start == 1:
+                self._decode(self._batch.fill_pair(tokens[start], positions[start]))
+                self.remove(_BLIND, 0)
+            else:
+                lines = sequences[start:end] if sequences is not None else None
+                self._decode(self._batch.fill(tokens[start:end], positions[start:end], lines, scored))
             if scored:
                 view = self._logits(scored)
                 parts.append(view if scored == rows else view.copy())
