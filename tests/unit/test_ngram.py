@@ -248,12 +248,18 @@ def test_the_copy_point_of_a_later_branch() -> None:
     assert propose(drafter, [*text, 1, 3, 99, 3], Budget.chain(1)).tokens.tolist() == [50]
 
 
-def test_a_rejected_copy_leaves_the_copy_point() -> None:
-    drafter = after_edit(bold())
-    text = [*CODE, 1, 20, 21, 22, 23, 99, 25]
-    propose(drafter, text, Budget.chain(4))
+@pytest.mark.parametrize(("copied", "goes_on"), [(2, False), (4, True)])
+def test_a_rejected_copy_ends_a_short_run_of_copying_only(copied: int, goes_on: bool) -> None:
+    """The copy point stays where it was; it counts as long as copying went well lately."""
+    text = [*CODE, 1, 20, 21]
+    drafter = NgramDrafter(bold())
+    drafter.begin(text)
+    assert propose(drafter, text, Budget.chain(4)).tokens.tolist() == [22, 23, 24, 25]
+    drafter.observe(list(range(copied)), None)
+    text += [*range(22, 22 + copied), 99, 27]
+    assert propose(drafter, text, Budget.chain(2)).tokens.tolist() == [28, 29]
     drafter.observe([], None)
-    assert propose(drafter, [*text, 98, 25], Budget.chain(2)).tokens.tolist() == [26, 27]
+    assert propose(drafter, [*text, 98, 27], Budget.chain(2)).tokens.tolist() == ([28, 29] if goes_on else [])
 
 
 # --- cost --------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from foredraft.types import Budget, Draft, Logits
 
 _NEAR = 4
 """How many matched tokens being next to the copy point is worth."""
+_RESUMES = 2
+"""Accepted tokens, see ``_copied``, from which on the copy point counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class NgramDrafter:
         while n <= self._config.max_n:
             self._levels.append(_Level(n))
             n *= 2
+        self._copied = 0  # how well copying went lately: accepted tokens, halved by every rejected copy
         self._copy_point = -1  # index in the text of the token that a copy would take next
         self._origins: list[int] = []  # for each node drafted: the index in the text it was copied from
 
@@ -109,6 +112,9 @@ class NgramDrafter:
         """Move the copy point behind the accepted tokens; a rejected copy leaves it where it was."""
         if accepted:
             self._copy_point = self._origins[accepted[-1]] + 1
+            self._copied = min(self._copied + len(accepted), self._config.max_n)
+        else:
+            self._copied //= 2
 
     def close(self) -> None:
         """Drop the index."""
@@ -143,7 +149,7 @@ class NgramDrafter:
     def _near_copy_point(self) -> list[int]:
         """Ends of the occurrences of the last token just behind the copy point, nearest first, at most one."""
         start = self._copy_point
-        if start < 0:
+        if start < 0 or self._copied < _RESUMES:
             return []
         for index in range(start, min(start + self._config.resume, len(self._tokens) - 1)):
             if self._tokens[index] == self._tokens[-1]:
@@ -156,7 +162,7 @@ class NgramDrafter:
         length = 0
         while length < min(self._config.max_n, end) and tokens[end - 1 - length] == tokens[size - 1 - length]:
             length += 1
-        near = 0 <= self._copy_point < end <= self._copy_point + self._config.resume
+        near = self._copied >= _RESUMES and 0 <= self._copy_point < end <= self._copy_point + self._config.resume
         return length + _NEAR * near
 
     def _depth(self, end: int, most: int) -> int:
