@@ -6,7 +6,7 @@ Knows which parts belong together (pair check, barred ids, rollback, strict mode
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -69,7 +69,7 @@ class Request:
     @property
     def plain(self) -> Request:
         """The same request without speculation: the reference."""
-        return Request(self.ids, self.sampling, None, "coupled", 0.0, self.max_tokens, self.stops, self.logprobs)
+        return replace(self, controller=None, rule="coupled", max_tv=0.0)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Pipeline:
         path = Path(draft)
         trained = model_shape(read_gguf(check_path(path))).context_length
         context = setup.draft_context or min(self.engine.info.max_context, trained or self.engine.info.max_context)
-        config = LlamaConfig(context, setup.engine.threads, setup.engine.lines, setup.engine.kv_type)
+        config = replace(setup.engine, context=context, repack=None, strict=False)  # a draft need not be exact
         engine = LlamaEngine(path, config)
         self.helpers += (engine,)
         report = check_pair(self.tokenizer, engine.tokenizer, allow_differing=setup.allow_differing)

@@ -22,6 +22,7 @@ from foredraft.cli.options import (
     read_prompt,
 )
 from foredraft.cli.view import View
+from foredraft.control import Fixed
 from foredraft.pipeline import Pipeline, Request
 from foredraft.summary import Summary
 from foredraft.types import Emitted, Step
@@ -72,7 +73,8 @@ def _notes(job: _Job) -> Iterator[str]:
         yield f"rollback: none, so nothing is drafted ({info.reason})"
     elif info.reason:
         yield info.reason
-    if not info.tree and getattr(job.request.controller, "what", None) and job.request.controller.what.branches > 1:  # type: ignore[union-attr]
+    controller = job.request.controller
+    if not info.tree and isinstance(controller, Fixed) and controller.what.branches > 1:
         yield "this engine takes no trees here; drafting chains"
     for pair in job.pipeline.pairs:
         yield from (str(warning) for warning in pair.warnings)

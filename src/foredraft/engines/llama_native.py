@@ -131,7 +131,7 @@ class Batch:
         self._token[:count] = tokens
         self._pos[:count] = positions
         self._logits[:count] = 0
-        self._logits[count - max(rows, 1) : count] = 1  # a pass that scores nothing crashes in ggml's AMX kernels
+        self._logits[count - max(rows, 1) : count] = 1  # never none: every pass then takes the same path
         if sequences is not None:
             for index, lines in enumerate(sequences):
                 self._count[index] = len(lines)
