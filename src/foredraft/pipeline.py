@@ -17,9 +17,8 @@ from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.base import Engine, Session, emptied
-from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
-from foredraft.errors import InvalidValue
-from foredraft.modelfile import check_path, model_shape, read_gguf
+from foredraft.engines.opening import AUTO, Settings, draft_settings, open_model
+from foredraft.errors import InvalidValue, ModelFileError
 from foredraft.pair import PairReport, check_pair
 from foredraft.sampling import Sampler
 from foredraft.summary import Summary
@@ -33,15 +32,17 @@ BUILT_IN = ("none", "ngram")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """``target``: a GGUF file. ``drafts``: "none", "ngram" or GGUF files; the first one with something to say drafts.
-    ``context`` tokens (0 = from the model, at most 4096), ``draft_context`` likewise (0 = the target's, at most
-    what the draft was trained with)."""
+    """``target``: a GGUF file, an export or a Hugging Face directory. ``drafts``: "none", "ngram" or such files; the
+    first one with something to say drafts. ``draft_context`` in tokens (0 = the target's, at most what the draft was
+    made for). ``engine_name`` and ``draft_engine``: "auto", or one that is asked for."""
 
     target: Path
     drafts: tuple[str | Path, ...] = ("ngram",)
-    engine: LlamaConfig = LlamaConfig()  # noqa: RUF009  frozen
+    engine: Settings = Settings()  # noqa: RUF009  frozen
     draft_context: int = 0
     allow_differing: bool = False
+    engine_name: str = AUTO
+    draft_engine: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class Result:
     text: str
 
 
+def _check_whole(engine: Engine, path: Path) -> None:
+    """A target must be able to say every word."""
+    if engine.info.restricted:
+        raise ModelFileError(f"{path.name}: has restricted output rows, so it can only be a --draft; export it whole")
+
+
 @dataclass
 class Pipeline:
     """An opened target with its drafter. A context manager; ``close`` frees weights and caches."""
@@ -94,9 +101,10 @@ class Pipeline:
     @staticmethod
     def open(setup: Setup) -> Pipeline:
         """Load the models and check that they fit together (ModelFileError, PairMismatch, MissingExtra)."""
-        target = LlamaEngine(setup.target, setup.engine)
-        opened = Pipeline(target, target.tokenizer)
+        target = open_model(setup.target, setup.engine, setup.engine_name)
+        opened = Pipeline(target.engine, target.tokenizer)
         try:
+            _check_whole(target.engine, setup.target)
             drafters = [opened._drafter(setup, draft) for draft in setup.drafts]
         except Exception:
             opened.close()
@@ -111,16 +119,14 @@ class Pipeline:
             kind = registry.load("drafters", str(draft))
             return kind()  # type: ignore[no-any-return]
         path = Path(draft)
-        trained = model_shape(read_gguf(check_path(path))).context_length
-        context = setup.draft_context or min(self.engine.info.max_context, trained or self.engine.info.max_context)
-        config = replace(setup.engine, context=context, repack=None, strict=False)  # a draft need not be exact
-        engine = LlamaEngine(path, config)
-        self.helpers += (engine,)
-        report = check_pair(self.tokenizer, engine.tokenizer, allow_differing=setup.allow_differing)
+        settings = draft_settings(path, setup.engine, setup.draft_context, self.engine.info.max_context)
+        model = open_model(path, settings, setup.draft_engine)
+        self.helpers += (model.engine,)
+        report = check_pair(self.tokenizer, model.tokenizer, allow_differing=setup.allow_differing)
         report.raise_if_bad(setup.target.name, path.name)
         self.pairs += (report,)
         kind = registry.load("drafters", "model")
-        return kind(engine, limit=report.shared_size, barred=report.barred)  # type: ignore[no-any-return]
+        return kind(model.engine, limit=report.shared_size, barred=report.barred)  # type: ignore[no-any-return]
 
     def stream(self, request: Request) -> Generator[Step]:
         """The request's steps; closing the iterator cancels it."""

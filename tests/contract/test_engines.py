@@ -373,8 +373,10 @@ WALKS = [
     (name, seed, calls)
     for names, seeds, calls in (
         (["scripted", "scripted-chain"], 40, 40),
-        (["tiny-llama", "tiny-gemma3", *REPLAYS], 12, 25),
-        (["smollm2", "gemma3"], 1, 10),
+        (["tiny-llama", "tiny-gemma3", "torch-llama", "torch-gemma3", *REPLAYS], 12, 25),
+        (["executorch-llama", "executorch-gemma3"], 24, 25),
+        (["smollm2", "gemma3", "torch-smollm2"], 1, 10),
+        (["executorch-smollm2"], 4, 15),
     )
     for name, seed in product(names, range(seeds))
 ]

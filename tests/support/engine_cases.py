@@ -2,7 +2,7 @@
 
 Rows are compared as std(difference) / std(row): 0 where sums never depend on the width of a pass, ``STATE`` for float
 weights and a running state, ``TINY`` for float weights and attention (which rounds by width), ``REAL`` for quantized
-weights (activations are rounded by width too).
+weights (activations are rounded by width too), ``FLOAT`` for float32 throughout.
 """
 
 from __future__ import annotations
@@ -16,24 +16,33 @@ import numpy as np
 import pytest
 
 from foredraft.engines.base import Engine, Rollback, Session
+from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.engines.llama_native import NativeContext
+from foredraft.engines.llama_vocab import load_vocab
+from foredraft.engines.pytorch import TorchConfig, TorchEngine
 from foredraft.engines.scripted import ScriptedEngine
 from foredraft.sampling import hash_ids
+from foredraft.tokens import Tokenizer
 from foredraft.trees import path_to
 from foredraft.types import Ids, Logits
 from tests.support import tiny_models
+from tests.support.exports import exported
 from tests.support.models import ensure_model
 
 CONTEXT = 700
-STATE, TINY, REAL = 0.002, 0.02, 0.12
-TREES = ["scripted", "tiny-llama", "tiny-gemma3", "smollm2", "gemma3"]
+STATE, TINY, REAL, FLOAT = 0.002, 0.02, 0.12, 0.0001
+EXACT = ["executorch-llama", "executorch-gemma3", "executorch-smollm2"]
+"""Engines whose rows never depend on how tokens are fed, quantized or not."""
+TORCH = ["torch-llama", "torch-gemma3", "torch-smollm2"]
+LARGE = ["smollm2", "gemma3", "torch-smollm2", "executorch-smollm2"]
+TREES = ["scripted", "tiny-llama", "tiny-gemma3", "smollm2", "gemma3", *TORCH, *EXACT]
 REPLAYS = ["tiny-mamba", "tiny-jamba"]
 CHAINS = ["scripted-chain", *REPLAYS]
 NONES = ["scripted-none", "tiny-mamba-none"]
 FORGETS = TREES + CHAINS
 ALL = FORGETS + NONES
-QUICK = [name for name in ALL if name not in ("smollm2", "gemma3")]
+QUICK = [name for name in ALL if name not in LARGE]
 """For the variants of a test that a large model would only repeat."""
 PROSE = (
     "The old harbour was quiet in the morning. A keeper walked along the wall and counted the boats, as he had "
@@ -129,9 +138,36 @@ def tiny_without_checkpoints(path: Path) -> Case:
 def real(name: str) -> Case:
     """A catalogue model that reads English."""
     engine = LlamaEngine(ensure_model(name), LlamaConfig(context=CONTEXT, threads=1, repack=False))
-    text = engine.tokenizer.encode(PROSE * 16, add_special=True, parse_special=False)[:650]
+    return Case(engine, REAL, read_english(engine.tokenizer))
+
+
+def torch_tiny(path: Path) -> Case:
+    """A random model of float weights in torch."""
+    engine = TorchEngine(path, TorchConfig(context=CONTEXT))
+    text = np.random.default_rng(1).integers(0, tiny_models.VOCAB, 650).tolist()
+    return Case(engine, FLOAT, text)
+
+
+def torch_real(name: str) -> Case:
+    """A catalogue model in torch, its weights as float32."""
+    path = ensure_model(name)
+    text = read_english(load_vocab(path))
+    return Case(TorchEngine(path, TorchConfig(context=CONTEXT)), FLOAT, text)
+
+
+def executorch(path: Path) -> Case:
+    """An export: every row must be the same to the last bit."""
+    engine = ExecutorchEngine(path, ExecutorchConfig(context=CONTEXT))
+    size = engine.info.vocab_size
+    text = np.random.default_rng(1).integers(0, size, 650).tolist()
+    return Case(engine, 0.0, read_english(engine.tokenizer) if size > 1000 else text)
+
+
+def read_english(tokenizer: Tokenizer) -> list[int]:
+    """650 ids of English."""
+    text = tokenizer.encode(PROSE * 16, add_special=True, parse_special=False)[:650]
     assert len(text) == 650
-    return Case(engine, REAL, text)
+    return text
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Case]]:
@@ -147,4 +183,10 @@ def makers(folder: Path) -> dict[str, Callable[[], Case]]:
         "tiny-mamba-none": lambda: tiny_without_checkpoints(tiny_models.write_mamba(folder / "none.gguf")),
         "smollm2": lambda: real("smollm2-135m"),
         "gemma3": lambda: real("gemma3-270m"),
+        "torch-llama": lambda: torch_tiny(tiny_models.write_llama(folder / "torch-llama.gguf")),
+        "torch-gemma3": lambda: torch_tiny(tiny_models.write_gemma3(folder / "torch-gemma3.gguf")),
+        "torch-smollm2": lambda: torch_real("smollm2-135m"),
+        "executorch-llama": lambda: executorch(exported("llama")),
+        "executorch-gemma3": lambda: executorch(exported("gemma3")),
+        "executorch-smollm2": lambda: executorch(exported("smollm2-135m")),
     }

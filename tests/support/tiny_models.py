@@ -5,6 +5,7 @@ Their vocabulary has ``VOCAB`` ids. The weights are large enough that every toke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +133,7 @@ def write_jamba(path: Path) -> Path:
     return write_gguf(path, metadata, _weights(shapes))
 
 
-def write_gemma3(path: Path, window: int = 8) -> Path:
+def write_gemma3(path: Path, window: int = 8, keys: Mapping[str, object] | None = None) -> Path:
     """Five layers that see the last ``window`` tokens, then one that sees all."""
     metadata = _metadata("gemma3", 6) | _attention_keys("gemma3") | {"gemma3.attention.sliding_window": window}
     shapes: Shapes = dict(_OUTPUT)
@@ -141,7 +142,69 @@ def write_gemma3(path: Path, window: int = 8) -> Path:
         shapes |= {**_attention_shapes(block), **_feed_forward_shapes(block)}
         shapes |= {f"{block}.{name}_norm.weight": (_EMBED,) for name in ("attn", "post_attention", "post_ffw")}
         shapes |= {f"{block}.attn_{name}_norm.weight": (16,) for name in "qk"}
+    return write_gguf(path, metadata | dict(keys or {}), _weights(shapes))
+
+
+def _block_shapes(layers: int, norms: tuple[str, ...]) -> Shapes:
+    """Blocks of attention and feed-forward, with ``norms`` beside ``ffn_norm``; the output norm."""
+    shapes: Shapes = dict(_OUTPUT)
+    for i in range(layers):
+        shapes |= {**_attention_shapes(f"blk.{i}"), **_feed_forward_shapes(f"blk.{i}")}
+        shapes |= {f"blk.{i}.{name}_norm.weight": (_EMBED,) for name in norms}
+    return shapes
+
+
+def llama3_parts() -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """Metadata and weights of a llama with a table of rotary divisors (Llama 3) and an output matrix of its own."""
+    metadata = _metadata("llama", 2) | _attention_keys("llama") | {"llama.rope.freq_base": 5000.0}
+    weights = _weights(_block_shapes(2, ("attn",)) | {"output.weight": (VOCAB, _EMBED)})
+    return metadata, weights | {"rope_freqs.weight": np.array([1, 1, 1, 1.5, 3, 6, 8, 8], np.float32)}
+
+
+def write_llama3(path: Path) -> Path:
+    """A llama with rotary divisors, untied."""
+    return write_gguf(path, *llama3_parts())
+
+
+def write_linear(path: Path) -> Path:
+    """A llama whose positions are divided by 4."""
+    metadata, weights = llama3_parts()
+    del weights["rope_freqs.weight"]
+    return write_gguf(path, metadata | {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, weights)
+
+
+def write_qwen2(path: Path, more: Mapping[str, np.ndarray] | None = None) -> Path:
+    """Biases on q, k and v; another rotary base."""
+    metadata = _metadata("qwen2", 2) | _attention_keys("qwen2") | {"qwen2.rope.freq_base": 100000.0}
+    shapes = _block_shapes(2, ("attn",))
+    for i in range(2):
+        shapes |= {f"blk.{i}.attn_{name}.bias": (rows,) for name, rows in (("q", _EMBED), ("k", _KV), ("v", _KV))}
+    return write_gguf(path, metadata, _weights(shapes) | dict(more or {}))
+
+
+def write_qwen3(path: Path, head: int = 24) -> Path:
+    """Norms on q and k; four heads, two for keys and values, wider than the model's width divided by their number."""
+    metadata = _metadata("qwen3", 2) | _attention_keys("qwen3")
+    metadata |= {
+        "qwen3.attention.head_count": 4,
+        "qwen3.attention.head_count_kv": 2,
+        "qwen3.rope.dimension_count": head,
+    }
+    metadata |= {"qwen3.attention.key_length": head, "qwen3.attention.value_length": head}
+    shapes = _block_shapes(2, ("attn",))
+    for i in range(2):
+        block = f"blk.{i}"
+        shapes |= {f"{block}.attn_q.weight": (4 * head, _EMBED), f"{block}.attn_output.weight": (_EMBED, 4 * head)}
+        shapes |= {f"{block}.attn_{name}.weight": (2 * head, _EMBED) for name in "kv"}
+        shapes |= {f"{block}.attn_{name}_norm.weight": (head,) for name in "qk"}
     return write_gguf(path, metadata, _weights(shapes))
+
+
+def write_gemma2(path: Path, window: int = 8) -> Path:
+    """Every other layer sees the last ``window`` tokens; caps low enough to bend the logits of so small a model."""
+    metadata = _metadata("gemma2", 4) | _attention_keys("gemma2") | {"gemma2.attention.sliding_window": window}
+    metadata |= {"gemma2.attn_logit_softcapping": 2.0, "gemma2.final_logit_softcapping": 5.0}
+    return write_gguf(path, metadata, _weights(_block_shapes(4, ("attn", "post_attention", "post_ffw"))))
 
 
 def write_t5_encoder(path: Path) -> Path:

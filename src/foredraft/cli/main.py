@@ -10,6 +10,7 @@ import sys
 import click
 
 from foredraft import __version__
+from foredraft.cli.export import export
 from foredraft.cli.generate import INTERRUPTED, generate
 from foredraft.cli.models import models
 from foredraft.cli.pair_check import pair_check
@@ -23,6 +24,7 @@ def cli() -> None:
     """Exact speculative decoding for large language models on small machines."""
 
 
+cli.add_command(export)
 cli.add_command(generate)
 cli.add_command(models)
 cli.add_command(pair_check)

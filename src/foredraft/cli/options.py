@@ -15,8 +15,8 @@ import click
 from foredraft.catalogue import DEFAULT_TARGET
 from foredraft.cli.models import find_or_pull
 from foredraft.control import fixed
-from foredraft.engines.llama_cpp import LlamaConfig
 from foredraft.engines.llama_native import KV_TYPES
+from foredraft.engines.opening import AUTO, ENGINES, Settings
 from foredraft.errors import InvalidValue, PromptError
 from foredraft.pipeline import BUILT_IN, Request, Setup
 from foredraft.types import RULES, SamplingParams
@@ -41,6 +41,14 @@ MODEL_OPTIONS = (
         metavar="PATH|NAME|ngram|none",
         help="What guesses its words. Give several: the first one with something to say drafts.",
     ),
+    click.option(
+        "--engine",
+        default=AUTO,
+        show_default=True,
+        type=click.Choice(ENGINES),
+        help="What runs the target. auto: by the kind of file.",
+    ),
+    click.option("--draft-engine", default=AUTO, type=click.Choice(ENGINES), help="What runs the draft."),
     click.option("--ctx", default=0, metavar="N", help="Tokens of context. [default: the model's, at most 4096]"),
     click.option("--draft-ctx", default=0, metavar="N", help="Tokens of context of the draft. [default: like --ctx]"),
     click.option("--threads", default=0, metavar="N", help="CPU threads. [default: the CPUs, at most 8]"),
@@ -123,7 +131,7 @@ class Choices:
         """Which models to load; catalogue models that are missing are downloaded."""
         if "none" in self.drafts and len(self.drafts) > 1:
             raise InvalidValue("--draft", " ".join(self.drafts), "none alone, or other drafts")
-        engine = LlamaConfig(
+        engine = Settings(
             context=_natural("--ctx", self.ctx),
             threads=_natural("--threads", self.threads),
             lines=max(64, self.tree),  # a tree has no more leaves than nodes
@@ -132,7 +140,15 @@ class Choices:
         )
         draft_context = _natural("--draft-ctx", self.draft_ctx)
         drafts = tuple(draft if draft in BUILT_IN else find_or_pull(draft) for draft in self.drafts)
-        return Setup(find_or_pull(self.target), drafts, engine, draft_context, self.allow_differing)
+        return Setup(
+            find_or_pull(self.target),
+            drafts,
+            engine,
+            draft_context,
+            self.allow_differing,
+            self.engine,
+            self.draft_engine,
+        )
 
     def sampling(self) -> SamplingParams:
         """The law; a seed is drawn if none is given."""

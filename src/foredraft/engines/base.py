@@ -24,7 +24,8 @@ class EngineInfo:
     ``vocab_size``: rows of the output matrix, V. ``max_context``: tokens one session holds. ``tree``: several
     children per node in one pass. ``widths``: the only widths a pass may have, None = any. ``reason`` explains
     a missing ability in words. ``exact_width``: the session keeps every row's bits what they are at width 1, by never
-    scoring more positions than this at once (None: no such promise).
+    scoring more positions than this at once (None: no such promise). ``restricted``: rows of the output matrix are
+    missing, so that some tokens always score -inf; good for a draft only.
     """
 
     name: str
@@ -37,6 +38,7 @@ class EngineInfo:
     widths: tuple[int, ...] | None = None
     reason: str | None = None
     exact_width: int | None = None
+    restricted: bool = False
 
 
 class Session(Protocol):

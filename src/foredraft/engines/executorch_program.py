@@ -1,0 +1,177 @@
+"""An exported program in ExecuTorch's runtime: checked, loaded, called with arrays. Knows no sessions and no tokens.
+
+The runtime's thread pool belongs to the process. ``OMP_NUM_THREADS=1`` is set before torch is first imported, because
+torch's own pool would fight it for the processors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import EngineFailure, InvalidValue, MissingExtra, ModelFileError
+from foredraft.manifest import Bounds, Manifest, Shape
+from foredraft.types import Logits
+
+UNSEEN = np.float32(-1e9)
+"""What the mask adds to a slot that a token does not see: its share is then exactly 0."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One call: ``tokens``, ``positions``, ``slots`` int64[N], ``rows`` int64[R]; ``masks`` float32[N, C], one or two
+    (see ``manifest``)."""
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    masks: tuple[Logits, ...]
+
+
+class Caches:
+    """Keys and values of one sequence, float32[K, capacity, D] for each layer, shared with the runtime: the program
+    writes its rows in place. The capacity grows with the slots in use, and so does the time of a pass."""
+
+    STEP = 64
+
+    def __init__(self, shape: Shape, context: int) -> None:
+        self._shape, self._context = shape, context
+        self.capacity = 0
+        self.arrays: list[Logits] = []
+        self.tensors: list[Any] = []
+        self._torch = import_module("torch")
+
+    def reserve(self, slots: int) -> None:
+        """Make room for ``slots`` rows; what is there stays."""
+        if slots <= self.capacity:
+            return
+        capacity = max(2, min(self._context, -(-slots // self.STEP) * self.STEP))
+        shape = self._shape
+        grown = [np.zeros((shape.kv_heads, capacity, shape.head_dim), np.float32) for _ in range(2 * shape.layers)]
+        for old, new in zip(self.arrays, grown, strict=False):
+            new[:, : self.capacity] = old
+        ones = np.ones((shape.kv_heads, capacity, 1), np.float32)
+        self.capacity, self.arrays = capacity, grown
+        self.tensors = [self._torch.from_numpy(array) for array in (ones, *grown)]
+
+    def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
+        """Copy rows; all are read before one is written."""
+        for array in self.arrays:
+            array[:, targets] = array[:, sources]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+class NativeProgram:
+    """A loaded ``model.pte``. Raises ModelFileError where the runtime lacks an operator or does not take the file."""
+
+    def __init__(self, path: Path, manifest: Manifest, threads: int) -> None:
+        self.bounds: Bounds = manifest.bounds
+        self._torch, runtime = load_runtime()
+        with captured_stderr() as lines:
+            try:
+                _set_threads(runtime, threads)
+                _check_runtime(runtime, path, manifest)
+                program = runtime._load_program(str(path), program_verification=runtime.Verification.Minimal)
+                self._method: Any = program.load_method("forward")
+            except RuntimeError as error:
+                reason = lines() or str(error)
+                raise ModelFileError(f"{path}: ExecuTorch cannot load it ({reason}); export it again") from None
+        self._program: Any = program  # the method points into it
+        self.threads: int = runtime._threadpool_get_thread_count()
+
+    def run(self, step: Pass, caches: Caches) -> list[Any]:
+        """The program's outputs: logits float32[R, V'], hidden states float32[N, ·] if it has taps.
+
+        They are views of the program's memory: valid until its next run. Raises InvalidValue beyond the bounds.
+        """
+        if self._method is None:
+            raise EngineFailure("the engine is closed")
+        for name, size, most in (
+            ("width", len(step.tokens), self.bounds.width),
+            ("rows", len(step.rows), self.bounds.rows),
+            ("slots", caches.capacity, self.bounds.context),
+        ):
+            if not 1 <= size <= most:
+                raise InvalidValue(name, size, f"1 to {most}, the bound this program was exported with")
+        arrays = (step.tokens, step.positions, step.slots, step.rows, *step.masks)
+        inputs = [self._torch.from_numpy(array) for array in arrays]
+        try:
+            outputs = self._method.call([*inputs, *caches.tensors], False)
+        except RuntimeError as error:
+            raise EngineFailure(f"ExecuTorch failed: {error}") from None
+        return [output.numpy() for output in outputs]
+
+    def close(self) -> None:
+        """Free the program. Idempotent."""
+        self._method = self._program = None
+
+
+def load_runtime() -> tuple[ModuleType, Any]:
+    """torch and the runtime's bindings with the quantized operators; MissingExtra if they are not installed."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        torch = import_module("torch")
+        runtime = import_module("executorch.extension.pybindings.portable_lib")
+        import_module("executorch.kernels.quantized")
+    except ImportError as error:
+        raise MissingExtra(
+            "the ExecuTorch engine needs executorch and torch; install them with: pip install 'foredraft[executorch]'"
+        ) from error
+    return torch, runtime
+
+
+def _set_threads(runtime: Any, threads: int) -> None:
+    if threads and runtime._threadpool_get_thread_count() != threads:
+        runtime._unsafe_reset_threadpool(threads)
+
+
+def _check_runtime(runtime: Any, path: Path, manifest: Manifest) -> None:
+    known = {*runtime._get_operator_names(), *runtime._get_registered_backend_names()}
+    missing = [name for name in (*manifest.operators, *manifest.backends) if name not in known]
+    if missing:
+        raise ModelFileError(
+            f"{path}: needs {', '.join(missing)}, which this ExecuTorch does not have; "
+            f"install the version it was exported with ({manifest.versions.get('executorch', 'unknown')})"
+        )
+
+
+@contextmanager
+def captured_stderr() -> Iterator[Any]:
+    """Keep what native code writes to file descriptor 2 away from the terminal; yields a function that returns its last
+    line. Without such a descriptor nothing is captured."""
+    try:
+        saved = os.dup(2)
+    except OSError:
+        yield lambda: ""
+        return
+    with tempfile.TemporaryFile() as file:
+
+        def last_line() -> str:
+            file.seek(0)
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+            return lines[-1] if lines else ""
+
+        sys.stderr.flush()
+        os.dup2(file.fileno(), 2)
+        try:
+            yield last_line
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,99 @@
+"""Which engine runs a model file, and opening it with its tokenizer. Engines are imported when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from foredraft.engines.base import Engine
+from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
+from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
+from foredraft.errors import InvalidValue, ModelFileError
+from foredraft.hf_tokenizer import HfTokenizer
+from foredraft.manifest import is_export, read_manifest
+from foredraft.modelfile import check_path, model_shape, read_gguf
+from foredraft.tokenizer_json import tokenizer_from_directory, tokenizer_from_gguf
+from foredraft.tokens import Tokenizer
+
+Settings = LlamaConfig
+"""Settings of every engine; those that only llama.cpp has are refused by the others unless left alone."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A loaded model. ``exact``: its text is plain decoding's bit for bit by construction."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+
+
+def engine_name(path: Path) -> str:
+    """ "executorch" for an export, "pytorch" for a Hugging Face directory, else "llama_cpp"."""
+    if is_export(path):
+        return "executorch"
+    return "pytorch" if (path / "config.json").is_file() else "llama_cpp"
+
+
+def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
+    """Load ``path`` with the engine ``name``; raises what that engine raises, or InvalidValue for settings it lacks."""
+    chosen = engine_name(path) if name == AUTO else name
+    opener = _OPENERS.get(chosen)
+    if opener is None:
+        raise InvalidValue("engine", name, ", ".join((AUTO, *_OPENERS)))
+    if chosen != "llama_cpp":
+        check_path_exists(path)
+        if settings.kv_type != Settings.kv_type:
+            raise InvalidValue("--kv-type", settings.kv_type, f"only with llama.cpp; {chosen} keeps its own")
+    return opener(path, settings)
+
+
+def draft_settings(path: Path, settings: Settings, context: int, target_context: int) -> Settings:
+    """Settings for a draft: its context is ``context`` tokens, or else the target's, at most what it was made for."""
+    if is_export(path):
+        most = read_manifest(path).bounds.context
+    elif path.is_dir():
+        most = target_context
+    else:
+        most = model_shape(read_gguf(check_path(path))).context_length or target_context
+    return replace(settings, context=context or min(target_context, most), repack=None, strict=False)
+
+
+def check_path_exists(path: Path) -> None:
+    """Raise ModelFileError for a file or directory that is not there."""
+    if not path.exists():
+        check_path(path)
+
+
+def _open_llama(path: Path, settings: Settings) -> Opened:
+    if is_export(path):
+        raise ModelFileError(f"{path}: is an ExecuTorch export; run it with --engine executorch or auto")
+    engine = LlamaEngine(path, settings)
+    return Opened(engine, engine.tokenizer)
+
+
+def _open_executorch(path: Path, settings: Settings) -> Opened:
+    engine = ExecutorchEngine(path, ExecutorchConfig(settings.context, settings.threads))
+    if settings.strict and not engine.manifest.exact:
+        engine.close()
+        raise InvalidValue("--strict", True, "an export that passed its bit check; this one was made with --no-exact")
+    return Opened(engine, engine.tokenizer)
+
+
+def _open_pytorch(path: Path, settings: Settings) -> Opened:
+    from foredraft.engines.pytorch import TorchConfig, TorchEngine
+
+    if settings.strict:
+        raise InvalidValue("--strict", True, "the engines llama_cpp and executorch; torch's sums depend on the width")
+    engine = TorchEngine(path, TorchConfig(context=settings.context, threads=settings.threads))
+    converted = tokenizer_from_directory(path) if path.is_dir() else tokenizer_from_gguf(read_gguf(path))
+    return Opened(engine, HfTokenizer(converted.tokenizer, converted.facts))
+
+
+_OPENERS: Mapping[str, Callable[[Path, Settings], Opened]] = {
+    "llama_cpp": _open_llama,
+    "executorch": _open_executorch,
+    "pytorch": _open_pytorch,
+}
+ENGINES = (AUTO, *_OPENERS)

@@ -1,0 +1,163 @@
+"""torch module -> ExecuTorch program: quantize, export with symbolic sizes, hand everything that can be to XNNPACK.
+
+Knows nothing about files, manifests or tokenizers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.dialects._ops import ops
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.passes.infra.pass_base import PassResult
+from torchao.quantization import quantize_
+from torchao.quantization.granularity import PerAxis, PerGroup
+from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
+
+from foredraft.export.program import FixedLinear, Program
+
+WeightType = Literal["int4", "int8", "float32"]
+WEIGHT_TYPES: tuple[WeightType, ...] = ("int4", "int8", "float32")
+Note = Callable[[str], None]
+"""Told what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Upper bounds of the symbolic sizes: ``width`` tokens a pass, ``rows`` scored, ``context`` slots."""
+
+    width: int
+    rows: int
+    context: int
+
+
+def quantize(program: Program, weights: WeightType, head: WeightType, group: int) -> None:
+    """Replace the weights of all linear layers: int4 in groups of ``group`` columns, or int8 per row, with activations
+    quantized to int8 per token at run time; in place."""
+    for kind, chosen in ((weights, _is_inner), (head, _is_head)):
+        if kind == "float32":
+            continue
+        granularity = PerGroup(group) if kind == "int4" else PerAxis(0)
+        dtype = torch.int4 if kind == "int4" else torch.int8
+        config = Int8DynamicActivationIntxWeightConfig(weight_dtype=dtype, weight_granularity=granularity)
+        quantize_(program, config, chosen)
+
+
+def _is_head(module: nn.Module, name: str) -> bool:
+    return isinstance(module, nn.Linear) and name == "head"
+
+
+def _is_inner(module: nn.Module, name: str) -> bool:
+    return isinstance(module, nn.Linear) and not isinstance(module, FixedLinear) and name != "head"
+
+
+def export(program: Program, bounds: Sizes) -> ExportedProgram:
+    """Trace ``program`` with symbolic N, R and C; the caches are arguments that it changes."""
+    config = program.config
+    width, rows = Dim("width", min=1, max=bounds.width), Dim("rows", min=1, max=bounds.rows)
+    slots = Dim("slots", min=2, max=bounds.context)
+    n, r, c = 5, 3, 128  # any sizes that differ
+    masks = [torch.zeros(n, c)] * (2 if program.windowed else 1)
+    count = 2 * config.layers
+    caches = [torch.zeros(config.kv_heads, c, config.head_dim) for _ in range(count)]
+    tokens = tuple(torch.arange(n) for _ in range(3))
+    arguments = ((*tokens, torch.arange(r)), masks, torch.ones(config.kv_heads, c, 1), caches)
+    by_token = {0: width}
+    shapes = (
+        (by_token, by_token, by_token, {0: rows}),
+        [{0: width, 1: slots}] * len(masks),
+        {1: slots},
+        [{1: slots}] * count,
+    )
+    with torch.no_grad():
+        return torch.export.export(program.eval(), arguments, dynamic_shapes=shapes, strict=False)
+
+
+def lower(exported: ExportedProgram) -> Any:
+    """XNNPACK for all that it takes, the portable operators for the rest; an ``ExecutorchProgramManager``."""
+    partitioner = XnnpackPartitioner()
+    # Only the pass that this program needs; the full list would walk every one of its ~100 parts 17 times.
+    partitioner.delegation_spec = DelegationSpec("XnnpackBackend", [CompileSpec("dqlinear_partitioner", b"")])
+    edge = to_edge_transform_and_lower(
+        exported,
+        transform_passes=[_infer_symbolic_size],
+        partitioner=[partitioner],
+        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+    )
+    _write_in_place(edge.exported_program())
+    return edge.to_executorch(
+        ExecutorchBackendConfig(
+            run_reinplace_pass=True,
+            memory_planning_pass=_Planning(alloc_graph_input=False),
+            sym_shape_eval_pass=ConstraintBasedSymShapeEvalPass(),
+        )
+    )
+
+
+def _infer_symbolic_size(module: torch.fx.GraphModule) -> PassResult:
+    """View shapes with one symbolic size get -1 there, which XNNPACK can infer."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target == ops.edge.aten.view_copy.default:
+            shape = list(node.args[1])
+            symbolic = [i for i, size in enumerate(shape) if not isinstance(size, int)]
+            if len(symbolic) == 1 and -1 not in shape:
+                shape[symbolic[0]] = -1
+                node.args = (node.args[0], shape)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return PassResult(module, True)
+
+
+def _write_in_place(program: ExportedProgram) -> None:
+    """Drop the whole-cache copies that functionalization adds behind each write: the write itself is made in place."""
+    graph = program.graph_module.graph
+    output = graph.output_node()
+    results = list(output.args[0])
+    for index, spec in enumerate(program.graph_signature.output_specs):
+        node = results[index]
+        while node.target == ops.edge.aten.copy.default:
+            node = node.args[1]
+        results[index] = node
+        spec.arg.name = node.name
+    output.args = (tuple(results),)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+class _Planning(MemoryPlanningPass):
+    """Plans memory for intermediate results and the real outputs; the caches are the caller's, and not outputs: a
+    runtime would give each output memory of its own, and the rows would go there."""
+
+    def run(self, graph_module: torch.fx.GraphModule, graph_signature: Any = None) -> PassResult:
+        """See ``MemoryPlanningPass``."""
+        output = graph_module.graph.output_node()
+        changed = len(graph_signature.user_inputs_to_mutate)
+        output.args = (tuple(output.args[0][changed:]),)
+        graph_module.recompile()
+        return super().run(graph_module, graph_signature)
+
+
+def operators(manager: Any) -> tuple[str, ...]:
+    """Names of the operators that a runtime must have beside XNNPACK, such as ``aten::index_put_``."""
+    plan = manager.executorch_program.execution_plan[0]
+    return tuple(sorted({op.name + (f".{op.overload}" if op.overload else "") for op in plan.operators}))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings that torch, torchao and ExecuTorch give about themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
