@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: hypothesis profiles, real small models, an empty model cache."""
+"""Fixtures of the whole suite: hypothesis profiles, real small models, an empty model cache; exports begin early."""
 
 from __future__ import annotations
 
@@ -8,9 +8,39 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch, whose threads would fight ExecuTorch's
+
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker of tests that need exports (see ``tests/support/exports.py``)."""
+    config.addinivalue_line("markers", "exports(name, ...): needs these ExecuTorch exports")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need exports run last."""
+    from tests.support import exports
+
+    exports.last(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the tests need is exported while others run."""
+    from tests.support import exports
+
+    if not session.config.option.collectonly:
+        exports.start(session.items)
+
+
+def pytest_unconfigure() -> None:
+    """Nothing stays behind."""
+    from tests.support import exports
+
+    exports.stop()
 
 
 def _model(name: str) -> Path:

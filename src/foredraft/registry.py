@@ -12,7 +12,9 @@ from typing import Any
 from foredraft.errors import MissingExtra, UnknownName
 
 ENGINES: Mapping[str, str] = {
+    "executorch": "foredraft.engines.executorch:ExecutorchEngine",
     "llama_cpp": "foredraft.engines.llama_cpp:LlamaEngine",
+    "pytorch": "foredraft.engines.pytorch:TorchEngine",
     "scripted": "foredraft.engines.scripted:ScriptedEngine",
 }
 DRAFTERS: Mapping[str, str] = {
@@ -21,7 +23,15 @@ DRAFTERS: Mapping[str, str] = {
     "model": "foredraft.drafters.model:ModelDrafter",
     "chain": "foredraft.drafters.chain:ChainDrafter",
 }
-EXTRAS: Mapping[str, str] = {"llama_cpp": "llama", "huggingface_hub": "hub"}
+EXTRAS: Mapping[str, str] = {
+    "executorch": "executorch",
+    "gguf": "export",
+    "huggingface_hub": "hub",
+    "llama_cpp": "llama",
+    "safetensors": "export",
+    "torch": "executorch",
+    "torchao": "export",
+}
 """Package -> the extra of foredraft that installs it."""
 
 

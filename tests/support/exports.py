@@ -1,18 +1,30 @@
-"""Exports for tests, each made once per run: of tiny random models by architecture, or of a catalogue model."""
+"""ExecuTorch exports for tests: made anew in every run, by one process in the background while other tests run.
+
+Which are needed is read off the collected tests: parameters that name a case of ``CASES``, and the marker
+``exports("llama", ...)``. ``python -m tests.support.exports DIR NAME...`` makes them one after the other.
+"""
 
 from __future__ import annotations
 
-import atexit
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from functools import cache
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from foredraft.catalogue import CATALOGUE
 from tests.support import tiny_models
 from tests.support.models import ensure_model
 
-TINY = {
+TINY: dict[str, Callable[[Path], Path]] = {
     "llama": tiny_models.write_llama,
     "llama3": tiny_models.write_llama3,
     "qwen2": tiny_models.write_qwen2,
@@ -20,23 +32,139 @@ TINY = {
     "gemma2": tiny_models.write_gemma2,
     "gemma3": tiny_models.write_gemma3,
 }
+ROWS = (0, 1, 2, 3, 5, 6, 8, 9, 11, 14, 15, 20, 21, 22, 23)
+"""Output rows of "llama-rows"."""
+TAPS = (1, 5)
+"""Layers of "gemma3-taps"; the second one is global, the first one local."""
+FLOAT = {"weights": "float32", "head": "float32", "embedding_bits": 8}
 
 
-@cache
-def folder() -> Path:
-    """Where the exports of this run lie; removed at its end."""
-    path = Path(tempfile.mkdtemp(prefix="foredraft-exports-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+@dataclass(frozen=True)
+class Recipe:
+    """A model of ``TINY`` or of the catalogue, and the ``ExportConfig`` that differs from the default."""
+
+    model: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-@cache
-def exported(name: str, rows: tuple[int, ...] | None = None, taps: tuple[int, ...] = ()) -> Path:
-    """The export of a model with the default settings, perhaps with restricted output rows or hidden states."""
+RECIPES: dict[str, Recipe] = {
+    "llama": Recipe("llama"),
+    "gemma3": Recipe("gemma3"),
+    "llama-rows": Recipe("llama", {"rows": ROWS, "context": 512}),
+    "smollm2-135m": Recipe("smollm2-135m"),
+    "gemma3-taps": Recipe("gemma3", {"taps": TAPS, "context": 512, **FLOAT}),
+    "llama3": Recipe("llama3"),
+    "qwen2": Recipe("qwen2", {"weights": "int8", "head": "int8"}),
+    "qwen3": Recipe("qwen3"),
+    "gemma2": Recipe("gemma2"),
+}
+"""In the order in which they are made."""
+CASES = {"executorch-llama": "llama", "executorch-gemma3": "gemma3", "executorch-smollm2": "smollm2-135m"}
+"""Engines of the contract suite -> their export."""
+
+
+# --- in the process that makes them ------------------------------------------------------------------------
+
+
+def make(name: str, folder: Path) -> None:
+    """Export ``name`` as ``folder/name``, or write down in ``folder/name.failed`` why that was not possible."""
     from foredraft.export.executorch import ExportConfig, export_executorch, plan
 
-    path = ensure_model(name) if name in CATALOGUE else TINY[name](folder() / f"{name}.gguf")
-    source, config, _ = plan(path, ExportConfig(rows=rows, taps=taps))
-    target = folder() / f"{name}-{len(rows or ())}-{len(taps)}"
-    export_executorch(source, config, target, lambda stage: None)
-    return target
+    parent = os.getppid()
+
+    def progress(stage: str) -> None:
+        if os.getppid() != parent:
+            raise SystemExit("the tests have ended")
+
+    recipe = RECIPES[name]
+    try:
+        path = ensure_model(recipe.model) if recipe.model in CATALOGUE else write_tiny(recipe.model, folder)
+        source, config, _ = plan(path, ExportConfig(**recipe.settings))
+        export_executorch(source, config, folder / name, progress)
+    except Exception:  # noqa: BLE001  whatever it is, the tests that need the export show it
+        (folder / f"{name}.failed").write_text(traceback.format_exc(), "utf-8")
+
+
+def write_tiny(model: str, folder: Path) -> Path:
+    """The GGUF of a model of ``TINY``."""
+    return TINY[model](folder / f"{model}.gguf")
+
+
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Make all of ``names``."""
+    os.nice(10)
+    for name in names:
+        make(name, folder)
+
+
+# --- in the tests ------------------------------------------------------------------------------------------
+
+
+class Run:
+    """The exports of one run of the tests, in a directory of their own."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.folder = Path(tempfile.mkdtemp(prefix="foredraft-exports-"))
+        with (self.folder / "log").open("wb") as log:
+            command = [sys.executable, "-m", "tests.support.exports", str(self.folder), *names]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def wait(self, name: str) -> Path:
+        """The finished export; fails the test if it could not be made."""
+        path, failed = self.folder / name, self.folder / f"{name}.failed"
+        assert name in self.names, f"mark this test with @pytest.mark.exports({name!r})"
+        while not path.exists():
+            ended = self._process.poll() is not None
+            if failed.exists() or (ended and not path.exists()):
+                reason = failed.read_text("utf-8") if failed.exists() else "its process has ended"
+                log = (self.folder / "log").read_text("utf-8", "replace")
+                pytest.fail(f"the export {name} could not be made: {reason}\n{log[-4000:]}", pytrace=False)
+            time.sleep(0.1)
+        return path
+
+    def stop(self) -> None:
+        """End the process and remove everything."""
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self.folder)
+
+
+_RUN: list[Run] = []
+
+
+def exported(name: str) -> Path:
+    """The export of ``RECIPES[name]``; waits until it is finished."""
+    assert _RUN, f"no export was started: mark this test with @pytest.mark.exports({name!r})"
+    return _RUN[0].wait(name)
+
+
+def needs(item: pytest.Item) -> set[str]:
+    """The exports a test needs."""
+    marked = {name for marker in item.iter_markers("exports") for name in marker.args}
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return marked | {CASES[value] for value in values if isinstance(value, str) and value in CASES}
+
+
+def last(items: list[pytest.Item]) -> None:
+    """Move the tests that need exports behind the others, those first whose exports are finished first."""
+    order = list(RECIPES)
+    items.sort(key=lambda item: max((order.index(name) + 1 for name in needs(item)), default=0))
+
+
+def start(items: Iterable[pytest.Item]) -> None:
+    """Begin to make what ``items`` need."""
+    wanted = set[str]().union(*map(needs, items))
+    if wanted:
+        _RUN.append(Run([name for name in RECIPES if name in wanted]))
+
+
+def stop() -> None:
+    """End what ``start`` began."""
+    while _RUN:
+        _RUN.pop().stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchao.quantization import IntxUnpackedToInt8Tensor, quantize_
-from torchao.quantization.granularity import PerGroup
-from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
 from foredraft.errors import InvalidValue
-from foredraft.export import lower
-from foredraft.export.program import FixedLinear, Program, ProgramSpec
-from foredraft.export.rounding import balance, best_scales, observed, quantize_int4
 from foredraft.models.config import DecoderConfig, Rope
 from foredraft.models.decoder import Decoder
+
+with warnings.catch_warnings():  # ExecuTorch and torchao use what Python and torch have deprecated
+    warnings.simplefilter("ignore")
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.runtime import Runtime, Verification
+    from torchao.quantization import IntxUnpackedToInt8Tensor, quantize_
+    from torchao.quantization.granularity import PerGroup
+    from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
+
+    from foredraft.export import lower
+    from foredraft.export.program import FixedLinear, Program, ProgramSpec
+    from foredraft.export.rounding import balance, best_scales, observed, quantize_int4
 
 LLAMA = DecoderConfig(
     architecture="llama",
@@ -52,8 +59,9 @@ def make_decoder(config: DecoderConfig) -> Decoder:
             size = parameter.shape[-1] if "embedding" not in name else 4
             parameter.normal_(0.0, size**-0.5)
             if "norm" in name:
-                parameter.copy_(torch.exp(parameter * 5.0))
-    return decoder.eval()
+                parameter.copy_(torch.exp(parameter * 10.0))
+    decoder.eval()
+    return decoder
 
 
 def make_program(config: DecoderConfig = LLAMA) -> Program:
@@ -101,7 +109,7 @@ def test_values_and_scales_are_what_xnnpack_stores(rows: int, shape: tuple[int, 
     values, scales = best_scales(weight, group)
     assert values.dtype == torch.int8 and values.shape == (rows, columns)
     assert scales.dtype == torch.float32 and scales.shape == (rows, columns // group)
-    assert -8 <= int(values.min()) and int(values.max()) <= 7
+    assert int(values.min()) >= -8 and int(values.max()) <= 7
     assert torch.equal(scales, scales.bfloat16().float()) and bool((scales > 2.0**-100).all())
     if size > -10:
         assert (restored(values, scales) - weight).norm() < 0.15 * weight.norm()
@@ -138,7 +146,8 @@ def test_errors_are_smaller_than_with_the_largest_value_at_the_end_of_the_range(
 
 
 def test_no_other_scale_is_much_better() -> None:
-    weight, importance = skewed(16, 32)
+    weight, importance = skewed(500, 32)
+    importance = importance ** (1 / 3)
     found = best_scales(weight, 32, importance)
     tried = []
     for divisor in torch.linspace(3, 14, 400):
@@ -146,7 +155,7 @@ def test_no_other_scale_is_much_better() -> None:
         values = (weight / scales).round().clamp(-8, 7)
         tried.append(((values * scales - weight).square() * importance).sum(1))
     best = torch.stack(tried).amin(0).sum()
-    assert weighted_error(weight, found, importance) < 1.35 * float(best)
+    assert weighted_error(weight, found, importance) < 1.05 * float(best)
 
 
 def test_zeros_and_columns_never_used() -> None:
@@ -220,28 +229,31 @@ def test_what_is_observed() -> None:
     assert all(torch.equal(before[name], value) for name, value in importance.items())
 
 
-def test_each_step_brings_the_program_nearer_to_the_unquantized_one() -> None:
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, GEMMA3], ids=lambda c: c.architecture)
+def test_importance_and_balancing_each_make_outputs_more_precise(config: DecoderConfig) -> None:
     def off(*, weighted: bool, balanced: bool) -> float:
-        program = make_program(QWEN2)
+        """Expected squared error of an output in units of its mean square, inputs taken as uncorrelated."""
+        program = make_program(config)
         with observed(program) as importance:
-            expected = run(program)
+            run(program)
         used = balance(program, importance) if balanced else importance
+        weights = {name: module.weight for name, module in program.named_modules() if is_inner(module, name)}
         quantize_int4(program, is_inner, 32, used if weighted else None)
-        return float((run(program) - expected).norm() / expected.norm())
+        errors = []
+        for name, weight in weights.items():
+            difference = program.get_submodule(name).weight.dequantize() - weight
+            errors.append((difference.square() @ used[name] / (weight.square() @ used[name])).mean())
+        return float(torch.stack(errors).mean())
 
     plain, weighted = off(weighted=False, balanced=False), off(weighted=True, balanced=False)
     assert weighted < 0.95 * plain
-    assert off(weighted=True, balanced=True) < weighted
+    assert off(weighted=True, balanced=True) < 0.95 * weighted
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_lowered_program_runs_and_agrees(tmp_path: Path) -> None:
-    import executorch.kernels.quantized  # noqa: F401
-    from executorch.runtime import Runtime, Verification
-
     def lowered(program: Program, name: str) -> Path:
         path = tmp_path / name
-        path.write_bytes(lower.lower(lower.export(program, lower.Sizes(32, 32, 64))).buffer)
+        path.write_bytes(lower.lower(lower.export(program, lower.Sizes(32, 32, 256))).buffer)
         return path
 
     ours, plain = make_program(QWEN2), make_program(QWEN2)
@@ -256,4 +268,4 @@ def test_the_lowered_program_runs_and_agrees(tmp_path: Path) -> None:
     fed, masks, ones, caches = inputs(ours, IDS)
     rows = torch.as_tensor(method._method.call([*fed, *masks, ones, *caches], False)[-1])  # type: ignore[misc]
     expected = run(ours)
-    assert float((rows - expected).norm() / expected.norm()) < 0.02
+    assert float((rows - expected).norm() / expected.norm()) < 1e-3  # scales are the same to the last bit

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from foredraft.cli.models import find_or_pull
+from foredraft.engines.executorch_program import captured_stderr
 from foredraft.errors import InvalidValue, MissingExtra
 from foredraft.hf_tokenizer import HfTokenizer
 
@@ -29,7 +30,7 @@ def export() -> None:
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="DIR", help="The directory to write; it must not exist.")
 @click.option("--ctx", default=0, metavar="N", help="Slots a session may have. [default: the model's, at most 4096]")
-@click.option("--width", default=256, show_default=True, metavar="N", help="Most tokens a pass.")
+@click.option("--width", default=64, show_default=True, metavar="N", help="Most tokens a pass.")
 @click.option("--weights", default="int4", show_default=True, type=click.Choice(WEIGHTS), help="Inner matrices.")
 @click.option("--head", default="int4", show_default=True, type=click.Choice(WEIGHTS), help="Output matrix.")
 @click.option("--embedding-bits", default="4", show_default=True, type=click.Choice(["4", "8"]), help="Embedding.")
@@ -77,10 +78,11 @@ def executorch(model: str, output: str, quiet: bool, **values: Any) -> None:
 
 def _maker() -> Any:
     try:
-        from foredraft.export import executorch as maker
+        with captured_stderr():  # torchao and torch speak about themselves
+            from foredraft.export import executorch as maker
     except ImportError as error:
         raise MissingExtra(
-            f"exporting needs the package {error.name}; install it with: pip install 'foredraft[executorch]'"
+            f"exporting needs the package {error.name}; install it with: pip install 'foredraft[export]'"
         ) from error
     return maker
 

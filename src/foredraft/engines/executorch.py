@@ -16,13 +16,10 @@ import numpy as np
 from foredraft.engines.base import EngineInfo, check_extend
 from foredraft.engines.executorch_program import UNSEEN, Caches, NativeProgram, Pass
 from foredraft.engines.slots import Layout, Slots
-from foredraft.errors import EngineFailure, InvalidValue
+from foredraft.errors import EngineFailure, InvalidValue, ModelFileError
 from foredraft.hf_tokenizer import HfTokenizer, TokenizerFacts
 from foredraft.manifest import Manifest, read_manifest, read_output_rows
 from foredraft.types import Ids, Logits, Scores
-
-PIECE = 128
-"""Most tokens a pass takes here: wider ones are not faster and need memory in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,11 @@ class ExecutorchEngine:
     def tokenizer(self) -> HfTokenizer:
         """The export's own tokenizer."""
         facts = TokenizerFacts.from_json(self.manifest.tokenizer_facts)
+        if facts.vocab_size != self.info.vocab_size:
+            raise ModelFileError(
+                f"{self.directory / self.manifest.tokenizer.file}: is a tokenizer of {facts.vocab_size} tokens; the "
+                f"model has {self.info.vocab_size}; export it again"
+            )
         return HfTokenizer.load(self.directory / self.manifest.tokenizer.file, facts)
 
     @property
@@ -141,7 +143,7 @@ class ExecutorchSession:
         """Cut ``count`` tokens, the last ``rows`` of them scored, into passes within the program's bounds."""
         bounds, pieces, start = self._program.bounds, [], 0
         while start < count:
-            end = min(count, start + min(PIECE, bounds.width))
+            end = min(count, start + bounds.width)
             if end > count - rows:
                 end = min(end, max(start, count - rows) + bounds.rows)
             pieces.append((start, end))

@@ -128,7 +128,8 @@ def load_runtime() -> tuple[ModuleType, Any]:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         torch = import_module("torch")
-        runtime = import_module("executorch.extension.pybindings.portable_lib")
+        # What portable_lib re-exports; that module itself first imports the whole exporter, in some 5 seconds.
+        runtime = import_module("executorch.extension.pybindings._C")
         import_module("executorch.kernels.quantized")
     except ImportError as error:
         raise MissingExtra(

@@ -44,7 +44,7 @@ def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
         raise InvalidValue("engine", name, ", ".join((AUTO, *_OPENERS)))
     if chosen != "llama_cpp":
         check_path_exists(path)
-        if settings.kv_type != Settings.kv_type:
+        if settings.kv_type != Settings().kv_type:
             raise InvalidValue("--kv-type", settings.kv_type, f"only with llama.cpp; {chosen} keeps its own")
     return opener(path, settings)
 

@@ -18,6 +18,7 @@ from foredraft.errors import ForedraftError, InvalidValue
 from foredraft.export import lower, quality
 from foredraft.export.program import Program, ProgramSpec
 from foredraft.export.resources import Needs, check_resources, needs
+from foredraft.export.rounding import balance, observed
 from foredraft.export.sample import sample_text
 from foredraft.export.selfcheck import Evidence, check_exact
 from foredraft.export.source import Source, file_facts, open_source
@@ -30,7 +31,9 @@ Progress = Callable[[str], None]
 """Told the name of the stage that begins."""
 CHAT_TEMPLATE = "chat_template.jinja"
 DEFAULT_CONTEXT = 4096
-ROWS = 64
+CALIBRATION = 512
+"""Tokens on which activations are watched."""
+ROWS = 32
 """Most rows of logits a pass returns."""
 
 
@@ -46,7 +49,7 @@ class ExportConfig:
     writes a program that failed the check, too."""
 
     context: int = 0
-    width: int = 256
+    width: int = 64
     weights: lower.WeightType = "int4"
     head: lower.WeightType = "int4"
     embedding_bits: int = 4
@@ -144,7 +147,6 @@ class _Export:
         if self.config.rows is not None:
             (self.folder / OUTPUT_ROWS).write_text(json.dumps(self.config.rows) + "\n", "utf-8")
         ids = converted.tokenizer.encode(sample_text(), add_special_tokens=False).ids
-        ids = ids[: quality.PREFIX + quality.SCORED]
         made = self._program(ids)
         self.progress("hashing")
         manifest = self._manifest(converted.facts.to_json(), made)
@@ -157,13 +159,12 @@ class _Export:
         self.progress("loading the weights")
         decoder = load_decoder(self.source.path)
         self.progress("scoring a text with the unquantized model")
-        reference = quality.reference_rows(decoder, ids)
+        reference = quality.reference_rows(decoder, ids[: quality.SCORED_END])
         with lower.quiet():
-            self.progress("quantizing")
             spec = ProgramSpec(config.context, config.taps, config.rows, config.embedding_bits, config.group)
             program = Program(decoder, spec)
             del decoder
-            lower.quantize(program, config.weights, config.head, config.group)
+            self._quantize(program, ids)
             eager = quality.eager_rows(program, ids[: quality.ROUND_TRIP])
             self.progress("exporting")
             exported = lower.export(program, lower.Sizes(config.width, min(ROWS, config.width), config.context))
@@ -174,6 +175,18 @@ class _Export:
         with (self.folder / PROGRAM).open("wb") as file:
             manager.write_to_file(file)
         return _Made(lower.operators(manager), reference, eager)
+
+    def _quantize(self, program: Program, ids: list[int]) -> None:
+        """Round the weights with what they are multiplied by in mind, seen on text that is not scored."""
+        config, importance = self.config, None
+        precision = lower.Precision(config.weights, config.head, config.group)
+        if "int4" in (config.weights, config.head):
+            self.progress("watching activations")
+            with observed(program) as means:
+                quality.eager_rows(program, ids[quality.SCORED_END :][:CALIBRATION])
+            importance = balance(program, means)
+        self.progress("quantizing")
+        lower.quantize(program, precision, importance)
 
     def _manifest(self, tokenizer_facts: Mapping[str, object], made: _Made) -> Manifest:
         config = self.config
@@ -217,7 +230,8 @@ class _Export:
                 )
             self.progress("comparing it with the unquantized model")
             kept = self.config.rows
-            measured = quality.compare(made.reference, quality.scored_rows(engine, ids), ids, kept)
+            scored = ids[: quality.SCORED_END]
+            measured = quality.compare(made.reference, quality.scored_rows(engine, scored), scored, kept)
             rows = quality.all_rows(engine, ids[: quality.ROUND_TRIP])
             measured |= quality.round_trip(made.eager, rows if kept is None else rows[:, list(kept)])
         finally:

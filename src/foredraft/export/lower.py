@@ -6,7 +6,7 @@ Knows nothing about files, manifests or tokenizers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,15 +23,23 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.passes.infra.pass_base import PassResult
 from torchao.quantization import quantize_
-from torchao.quantization.granularity import PerAxis, PerGroup
+from torchao.quantization.granularity import PerAxis
 from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
 from foredraft.export.program import FixedLinear, Program
+from foredraft.export.rounding import Importance, quantize_int4
 
 WeightType = Literal["int4", "int8", "float32"]
 WEIGHT_TYPES: tuple[WeightType, ...] = ("int4", "int8", "float32")
-Note = Callable[[str], None]
-"""Told what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Types of the inner matrices and of the output matrix; ``group``: int4 weights of a row that share a scale."""
+
+    weights: WeightType = "int4"
+    head: WeightType = "int4"
+    group: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +51,15 @@ class Sizes:
     context: int
 
 
-def quantize(program: Program, weights: WeightType, head: WeightType, group: int) -> None:
-    """Replace the weights of all linear layers: int4 in groups of ``group`` columns, or int8 per row, with activations
-    quantized to int8 per token at run time; in place."""
-    for kind, chosen in ((weights, _is_inner), (head, _is_head)):
-        if kind == "float32":
-            continue
-        granularity = PerGroup(group) if kind == "int4" else PerAxis(0)
-        dtype = torch.int4 if kind == "int4" else torch.int8
-        config = Int8DynamicActivationIntxWeightConfig(weight_dtype=dtype, weight_granularity=granularity)
-        quantize_(program, config, chosen)
+def quantize(program: Program, config: Precision, importance: Importance | None = None) -> None:
+    """Replace the weights of all linear layers, in place: int4 in groups of columns (``rounding``), or int8 per row;
+    activations are quantized to int8 per token at run time."""
+    for kind, chosen in ((config.weights, _is_inner), (config.head, _is_head)):
+        if kind == "int4":
+            quantize_int4(program, chosen, config.group, importance)
+        elif kind == "int8":
+            per_row = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0))
+            quantize_(program, per_row, chosen)
 
 
 def _is_head(module: nn.Module, name: str) -> bool:
@@ -69,7 +76,7 @@ def export(program: Program, bounds: Sizes) -> ExportedProgram:
     width, rows = Dim("width", min=1, max=bounds.width), Dim("rows", min=1, max=bounds.rows)
     slots = Dim("slots", min=2, max=bounds.context)
     n, r, c = 5, 3, 128  # any sizes that differ
-    masks = [torch.zeros(n, c)] * (2 if program.windowed else 1)
+    masks = [torch.zeros(n, c) for _ in range(2 if program.windowed else 1)]  # one object twice would be one input
     count = 2 * config.layers
     caches = [torch.zeros(config.kv_heads, c, config.head_dim) for _ in range(count)]
     tokens = tuple(torch.arange(n) for _ in range(3))

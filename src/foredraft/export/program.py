@@ -69,7 +69,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [*, n] -> [*, n]."""
-        return x * torch.rsqrt(self.mean(x * x) + self.eps) * self.weight  # type: ignore[no-any-return]
+        return x * torch.rsqrt(self.mean(x * x) + self.eps) * self.weight
 
 
 class QuantizedEmbedding(nn.Module):
@@ -94,7 +94,7 @@ class QuantizedEmbedding(nn.Module):
         ops = torch.ops.quantized_decomposed
         lookup = ops.embedding_4bit if self.bits == 4 else ops.embedding_byte
         low, high = -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
-        return lookup.dtype(self.values, self.scales, None, low, high, tokens, dtype=torch.float32)  # type: ignore[no-any-return]
+        return lookup.dtype(self.values, self.scales, None, low, high, tokens, dtype=torch.float32)
 
 
 class HeadNorm(nn.Module):
@@ -154,7 +154,7 @@ class Layer(nn.Module):
         x = self.qkv(h).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
         if c.qk_norm:
             x = self.head_norm(x)
-        return (x * angles[0] + self.swap(x) * angles[1]).permute(1, 0, 2)  # type: ignore[no-any-return]
+        return (x * angles[0] + self.swap(x) * angles[1]).permute(1, 0, 2)
 
     def _attend(self, heads: Tensor, step: Step, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """softmax(q·k + mask)·v as two products: the denominator is a product with ones, in the same order."""

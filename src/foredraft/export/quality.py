@@ -19,6 +19,7 @@ from foredraft.types import Logits
 
 PREFIX, SCORED = 64, 192
 """Tokens of the text that are only read, and those whose next-token laws are compared."""
+SCORED_END = PREFIX + SCORED
 ROUND_TRIP = 24
 
 

@@ -20,7 +20,7 @@ Importance = Mapping[str, Tensor]
 """By a linear layer's name: the mean square of each of its inputs, float32[columns]."""
 LOW, HIGH = -8, 7
 _DIVISORS = (5.75, 6.5, 7.0, 7.5, 8.0, 8.5, 9.25)
-"""Tried scales are a group's largest magnitude divided by these: below 7 a step is left unused, above 8 it is clipped."""
+"""Tried scales are a group's largest magnitude divided by these; 7 and 8 are the ends of the range."""
 _SMALLEST = 2.0**-60
 """XNNPACK refuses scales that are negative, zero or denormal, so a group of zeros has this one."""
 _FLOOR = 1e-6
@@ -142,8 +142,8 @@ def balance(program: Program, importance: Importance, power: float = 0.25) -> di
     """Multiply the columns that matter and divide the operation before by the same factors, so that the function stays
     and rounding hurts less (activation-aware scaling, arXiv 2306.00978, section 3.2); gives the new importance.
 
-    The factor of a column is its root mean square to the ``power``; layers take turns with their norm, ``up`` with
-    ``down``, ``v`` with ``out``. Before quantization; weights are replaced, not changed, so a decoder that shares them
+    The factor of a column is its root mean square to the ``power``; a layer pairs with its norm, ``down`` with ``up``,
+    ``out`` with the values. Before quantization; weights are replaced, not changed, so a decoder that shares them
     stays as it is.
     """
     result = dict(importance)
@@ -158,7 +158,7 @@ def balance(program: Program, importance: Importance, power: float = 0.25) -> di
 def _balance_layer(layer: Layer, prefix: str, importance: dict[str, Tensor], power: float) -> None:
     """The four places of one layer at which a factor can move."""
     config = layer.config
-    for norm, names in ((layer.norm, ("q", "k", "v")), (layer.ffn_norm, ("gate", "up"))):
+    for norm, names in ((layer.norm, ("qkv",)), (layer.ffn_norm, ("gate", "up"))):
         factors = _factors(importance[prefix + names[0]], power)
         _divide(norm, factors)
         for name in names:
@@ -167,9 +167,10 @@ def _balance_layer(layer: Layer, prefix: str, importance: dict[str, Tensor], pow
     _divide(layer.up, factors)
     _multiply(layer, "down", factors, importance, prefix)
     by_head = importance[prefix + "out"].view(config.kv_heads, -1, config.head_dim)
-    shared = _factors(by_head.mean(1), power)
-    _divide(layer.v, shared.flatten())
-    _multiply(layer, "out", shared[:, None].expand_as(by_head).flatten(), importance, prefix)
+    factors = _factors(by_head.mean(1), power)  # one for all query heads that read a value
+    untouched = torch.ones((config.heads + config.kv_heads) * config.head_dim)
+    _divide(layer.qkv, torch.cat([untouched, factors.flatten()]))
+    _multiply(layer, "out", factors[:, None].expand_as(by_head).flatten(), importance, prefix)
 
 
 def _factors(importance: Tensor, power: float) -> Tensor:

@@ -87,7 +87,7 @@ def _package() -> ModuleType:
         import gguf.quants
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            "weights in a GGUF file are read with the package gguf; install it with: pip install gguf"
+            "weights in a GGUF file are read with the package gguf; install it with: pip install 'foredraft[export]'"
         ) from error
     package: ModuleType = gguf
     return package

@@ -105,7 +105,7 @@ def _package() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingExtra(
             "weights of a Hugging Face directory are read with the package safetensors; "
-            "install it with: pip install safetensors"
+            "install it with: pip install 'foredraft[export]'"
         ) from error
     return safetensors
 
