@@ -10,6 +10,8 @@
     │   ├── ModelFileError         missing, truncated, foreign or damaged model file
     │   ├── PairMismatch           target and draft cannot speak to each other
     │   └── PromptError            empty or too long a prompt, a broken chat template
+    ├── NotExactError              an exported program failed its bit check (``export``)
+    ├── ShortOfResourcesError      memory or disk are too small for an export (``export``)
     ├── PullError                  a download failed or its checksum is wrong
     ├── ContextFull                the session has no room for the tokens it was given
     └── EngineFailure              native code reported an error; only ``close()`` is legal after it

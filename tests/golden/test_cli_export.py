@@ -64,7 +64,7 @@ def test_an_export_says_what_it_does(llama: Path, outputs: Path) -> None:
     """The one whole export through the command line."""
     (llama.parent / "text.txt").write_text("abc abc abd\nfoo bar\n")
     command = [sys.executable, "-m", "foredraft.cli.main", "export", "executorch", str(llama), "-o", str(outputs / "out")]
-    command += ["--ctx", "128", "--width", "16", "--output-rows", "14", "--output-text", str(llama.parent / "text.txt")]
+    command += ["--ctx", "128", "--width", "16", "--output-rows", "23", "--output-text", str(llama.parent / "text.txt")]
     done = subprocess.run(
         [*command, "--hidden", "1", "--hidden", "0"], capture_output=True, timeout=600, check=False, env={**os.environ}
     )
@@ -72,9 +72,9 @@ def test_an_export_says_what_it_does(llama: Path, outputs: Path) -> None:
     assert done.returncode == 0 and done.stdout == b"", notes
     manifest = read_manifest(outputs / "out")
     assert (manifest.bounds.context, manifest.bounds.width, manifest.bounds.rows) == (128, 16, 16)
-    assert manifest.taps == (0, 1) and manifest.output_rows == 14 and manifest.exact
+    assert manifest.taps == (0, 1) and manifest.output_rows == 23 and manifest.exact
     for words in (
-        r"14 output rows cover \d+\.\d% of the text\n",
+        r"23 output rows cover \d+\.\d% of the text\n",
         r"tiny-llama: 0 million parameters; this takes about 1\.0 GB of memory at its peak and 0\.00 GB of disk\n",
         r" s  loading the weights\n",
         r" s  lowering to XNNPACK\n",
@@ -142,7 +142,7 @@ def test_models_that_cannot_be_exported(foredraft: Foredraft, outputs: Path, tmp
         (mamba, "llama, qwen2, qwen3, gemma2, gemma3"),
         (tmp_path / "text.gguf", "not a GGUF file"),
         (tmp_path / "none.gguf", "no such file"),
-        (tmp_path, "config.json"),
+        (tmp_path, "is a directory; give a .gguf file"),
         ("no-such-model", "no model named 'no-such-model'"),
     ):
         refused(foredraft("export", "executorch", path, "-o", outputs / "out"), words)

@@ -9,7 +9,7 @@ from pathlib import Path
 from foredraft.engines.base import Engine
 from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
-from foredraft.errors import InvalidValue, ModelFileError
+from foredraft.errors import InvalidValue, MissingExtra, ModelFileError
 from foredraft.hf_tokenizer import HfTokenizer
 from foredraft.manifest import is_export, read_manifest
 from foredraft.modelfile import check_path, model_shape, read_gguf
@@ -82,8 +82,12 @@ def _open_executorch(path: Path, settings: Settings) -> Opened:
 
 
 def _open_pytorch(path: Path, settings: Settings) -> Opened:
-    from foredraft.engines.pytorch import TorchConfig, TorchEngine
-
+    try:
+        from foredraft.engines.pytorch import TorchConfig, TorchEngine
+    except ImportError as error:
+        raise MissingExtra(
+            "the pytorch engine needs torch; install it with: pip install 'foredraft[export]'"
+        ) from error
     if settings.strict:
         raise InvalidValue("--strict", True, "the engines llama_cpp and executorch; torch's sums depend on the width")
     engine = TorchEngine(path, TorchConfig(context=settings.context, threads=settings.threads))

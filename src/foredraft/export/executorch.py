@@ -136,6 +136,7 @@ class _Export:
 
     def __init__(self, folder: Path, source: Source, config: ExportConfig, progress: Progress) -> None:
         self.folder, self.source, self.config, self.progress = folder, source, config, progress
+        self.scored = min(quality.SCORED_END, config.context)
 
     def run(self) -> Report:
         """All stages."""
@@ -159,7 +160,7 @@ class _Export:
         self.progress("loading the weights")
         decoder = load_decoder(self.source.path)
         self.progress("scoring a text with the unquantized model")
-        reference = quality.reference_rows(decoder, ids[: quality.SCORED_END])
+        reference = quality.reference_rows(decoder, ids[: self.scored])
         with lower.quiet():
             spec = ProgramSpec(config.context, config.taps, config.rows, config.embedding_bits, config.group)
             program = Program(decoder, spec)
@@ -230,7 +231,7 @@ class _Export:
                 )
             self.progress("comparing it with the unquantized model")
             kept = self.config.rows
-            scored = ids[: quality.SCORED_END]
+            scored = ids[: self.scored]
             measured = quality.compare(made.reference, quality.scored_rows(engine, scored), scored, kept)
             rows = quality.all_rows(engine, ids[: quality.ROUND_TRIP])
             measured |= quality.round_trip(made.eager, rows if kept is None else rows[:, list(kept)])
