@@ -69,26 +69,35 @@ def test_an_export_is_compared_with_plain_decoding(draft: tuple[str, ...], law: 
 
 
 @smol_export
-def test_an_export_drafts_for_itself_and_for_its_source(smollm2: Path) -> None:
-    """The same vocabulary from two kinds of file: the pair check passes, and nearly all is accepted."""
-    target = exported("smollm2-135m")
-    flags = ("--max-tokens", "24", "--ctx", "512")
-    for model, draft in ((target, target), (smollm2, target), (target, smollm2)):
-        found = document("--target", model, "--draft", draft, *flags, PROMPT)
-        assert found["generated"] == 24 and found["accepted"] > 8, (model, draft)
-        if model is draft:
-            assert found["alpha"] == 1.0
-    assert found["ids"] == document("--target", target, "--draft", "none", *flags, PROMPT)["ids"]
+def test_an_export_and_its_source_draft_for_each_other(smollm2: Path) -> None:
+    """The same vocabulary from two kinds of file: the pair check passes, and most drafts are right."""
+    export = exported("smollm2-135m")
+    for model, draft in ((export, smollm2), (smollm2, export)):
+        found = document("--target", model, "--draft", draft, "--max-tokens", "12", "--ctx", "512", PROMPT)
+        assert found["generated"] == 12 and found["accepted"] > 3 and found["draft"] == "model"
 
 
 @pytest.mark.exports("llama-rows")
 def test_a_restricted_export_is_no_target() -> None:
-    refused("has restricted output rows, so it can only be a --draft", "--target", exported("llama-rows"), "--raw", "abc")
+    refused(
+        "has restricted output rows, so it can only be a --draft", "--target", exported("llama-rows"), "--raw", "abc"
+    )
 
 
 @pytest.mark.exports("llama", "llama-rows")
 def test_a_restricted_export_drafts() -> None:
-    flags = ("--raw", "--draft", exported("llama-rows"), "--compare", "--runs", "1", "--max-tokens", "60", "--min-tokens", "60")
+    flags = (
+        "--raw",
+        "--draft",
+        exported("llama-rows"),
+        "--compare",
+        "--runs",
+        "1",
+        "--max-tokens",
+        "60",
+        "--min-tokens",
+        "60",
+    )
     found = document("--target", exported("llama"), *flags, "abcab")
     assert found["identical"] is True and found["accepted"] > 10
 
@@ -97,10 +106,12 @@ def test_a_restricted_export_drafts() -> None:
 def test_an_export_for_a_smaller_context(tmp_path: Path) -> None:
     target = exported("llama")
     refused("context is 5000; allowed: up to 4096", "--target", target, "--ctx", "5000", "--raw", "abc")
-    refused("--kv-type is 'q8_0'; allowed: only with llama.cpp", "--target", target, "--kv-type", "q8_0", "--raw", "abc")
+    refused(
+        "--kv-type is 'q8_0'; allowed: only with llama.cpp", "--target", target, "--kv-type", "q8_0", "--raw", "abc"
+    )
     refused("run it with --engine executorch or auto", "--target", target, "--engine", "llama_cpp", "--raw", "abc")
     gguf = write_tiny("llama", tmp_path)
-    refused("no such file", "--target", gguf, "--engine", "executorch", "--raw", "abc")
+    refused("is not an ExecuTorch export; make one with", "--target", gguf, "--engine", "executorch", "--raw", "abc")
     (tmp_path / "model.pte").write_bytes((target / "model.pte").read_bytes())
     refused("manifest.json: no such file; a .pte file alone", "--target", tmp_path / "model.pte", "--raw", "abc")
 

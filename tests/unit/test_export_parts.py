@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -97,7 +98,7 @@ def checked(fault: Fault, capacities: Sequence[int] = (320, 1024)) -> Evidence:
 
 
 def is_chain(parents: Ids) -> bool:
-    return parents.tolist() == list(range(-1, len(parents) - 1))
+    return bool((parents == np.arange(-1, len(parents) - 1)).all())
 
 
 def found(evidence: Evidence) -> Difference:
@@ -173,7 +174,7 @@ IDS = [3, 1, 0, 2]
 
 
 def logits(law: np.ndarray, shift: float) -> Logits:
-    return (np.log(law) + shift).astype(np.float32)
+    return np.asarray(np.log(law) + shift, np.float32)
 
 
 def test_measures_of_two_laws() -> None:
@@ -192,7 +193,7 @@ def test_a_law_is_itself() -> None:
 
 
 def test_measures_of_restricted_rows() -> None:
-    """Both laws within ids 0 and 2, whose mass was 5/8 and 1/2: 4/5, 1/5 beside 1/2, 1/2, and 1/2, 1/2 beside 1/3, 2/3."""
+    """Both laws within ids 0 and 2: 4/5, 1/5 (mass 5/8) beside 1/2, 1/2, and 1/2, 1/2 (1/2) beside 1/3, 2/3."""
     rows = logits(OTHER, 2.0)
     rows[:, [1, 3]] = -np.inf
     measured = quality.compare(logits(LAW, 0.0), rows, IDS, (0, 2))
@@ -267,7 +268,9 @@ def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000_000 if path == tmp_path else 0))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000_000 if path == tmp_path else 0)
+    )
     check_resources(Needs(1, 1, 900_000_000), tmp_path / "not" / "there" / "out")
     with pytest.raises(ShortOfResourcesError) as caught:
         check_resources(Needs(1, 1, 1_000_000_000), tmp_path / "not" / "there" / "out")
@@ -291,7 +294,7 @@ def test_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     texts["/sys/fs/cgroup/memory.max"] = "max\n"
     assert available_memory() == 500 * 1024
     texts["/proc/meminfo"] = "nothing"
-    monkeypatch.setattr(resources.os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 10}[name])
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 10}[name])
     assert available_memory() == 40960
 
 
@@ -333,9 +336,9 @@ def test_a_source_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="no such file"):
         open_source(tmp_path / "none.gguf")
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["MixtralForCausalLM"]}))
-    with pytest.raises(ModelFileError, match="MixtralForCausalLM.*allowed: LlamaForCausalLM, Qwen2ForCausalLM"):
+    with pytest.raises(ModelFileError, match=r"MixtralForCausalLM.*allowed: LlamaForCausalLM, Qwen2ForCausalLM"):
         open_source(tmp_path)
-    with pytest.raises(ModelFileError, match="mamba.*llama, qwen2, qwen3, gemma2, gemma3"):
+    with pytest.raises(ModelFileError, match=r"mamba.*llama, qwen2, qwen3, gemma2, gemma3"):
         open_source(tiny_models.write_mamba(tmp_path / "mamba.gguf"))
 
 

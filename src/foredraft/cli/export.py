@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -78,8 +77,6 @@ def executorch(model: str, output: str, quiet: bool, **values: Any) -> None:
 
 
 def _maker() -> Any:
-    for name in ("torchao", "torch.utils._pytree"):  # what they warn of when they are imported is no user's business
-        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         with captured_stderr():  # torchao and torch speak about themselves
             from foredraft.export import executorch as maker

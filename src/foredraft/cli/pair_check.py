@@ -29,14 +29,14 @@ _MAX_SPANS = 6
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def pair_check(target: str, draft: str, allow_differing: bool, as_json: bool) -> None:
-    """Say whether DRAFT can draft for TARGET (catalogue names or GGUF files).
+    """Say whether DRAFT can draft for TARGET (known names, GGUF files, exports or Hugging Face directories).
 
     Exit code 0: compatible, 1: not compatible, 2: a model cannot be read.
     """
     from foredraft.catalogue import resolve
-    from foredraft.engines.llama_vocab import load_vocab
+    from foredraft.engines.opening import open_vocabulary
 
-    with load_vocab(resolve(target)) as ours, load_vocab(resolve(draft)) as theirs:
+    with open_vocabulary(resolve(target)) as ours, open_vocabulary(resolve(draft)) as theirs:
         report = check_pair(ours, theirs, allow_differing=allow_differing)
         if as_json:
             click.echo(json.dumps(_as_json(target, draft, (ours, theirs), report), indent=2))

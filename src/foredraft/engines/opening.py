@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foredraft.engines.base import Engine
 from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
+from foredraft.engines.llama_vocab import load_vocab
 from foredraft.errors import InvalidValue, MissingExtra, ModelFileError
-from foredraft.hf_tokenizer import HfTokenizer
+from foredraft.hf_tokenizer import HfTokenizer, TokenizerFacts
 from foredraft.manifest import is_export, read_manifest
 from foredraft.modelfile import check_path, model_shape, read_gguf
 from foredraft.tokenizer_json import tokenizer_from_directory, tokenizer_from_gguf
@@ -49,6 +51,25 @@ def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
     return opener(path, settings)
 
 
+@contextmanager
+def open_vocabulary(path: Path) -> Iterator[Tokenizer]:
+    """The tokenizer of any model file, without its weights."""
+    if is_export(path):
+        yield _exported_tokenizer(path)
+    elif path.is_dir():
+        converted = tokenizer_from_directory(path)
+        yield HfTokenizer(converted.tokenizer, converted.facts)
+    else:
+        with load_vocab(path) as vocabulary:
+            yield vocabulary
+
+
+def _exported_tokenizer(path: Path) -> HfTokenizer:
+    manifest = read_manifest(path)
+    directory = path.parent if path.is_file() else path
+    return HfTokenizer.load(directory / manifest.tokenizer.file, TokenizerFacts.from_json(manifest.tokenizer_facts))
+
+
 def draft_settings(path: Path, settings: Settings, context: int, target_context: int) -> Settings:
     """Settings for a draft: its context is ``context`` tokens, or else the target's, at most what it was made for."""
     if is_export(path):
@@ -74,6 +95,10 @@ def _open_llama(path: Path, settings: Settings) -> Opened:
 
 
 def _open_executorch(path: Path, settings: Settings) -> Opened:
+    if not is_export(path):
+        raise ModelFileError(
+            f"{path}: is not an ExecuTorch export; make one with `foredraft export executorch`, or use --engine auto"
+        )
     engine = ExecutorchEngine(path, ExecutorchConfig(settings.context, settings.threads))
     if settings.strict and not engine.manifest.exact:
         engine.close()

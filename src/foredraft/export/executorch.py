@@ -184,7 +184,7 @@ class _Export:
         if "int4" in (config.weights, config.head):
             self.progress("watching activations")
             with observed(program) as means:
-                quality.eager_rows(program, ids[quality.SCORED_END :][:CALIBRATION])
+                quality.eager_rows(program, ids[quality.SCORED_END :][: min(CALIBRATION, config.context)])
             importance = balance(program, means)
         self.progress("quantizing")
         lower.quantize(program, precision, importance)

@@ -97,7 +97,8 @@ def quantize_int4(
     importance = importance or {}
     for name, module in program.named_modules():
         if chosen(module, name):
-            values, scales = best_scales(module.weight, group, importance.get(name))
+            with _one_thread():  # the pieces are too small to share, and waiting for each other costs minutes
+                values, scales = best_scales(module.weight, group, importance.get(name))
             weight = IntxUnpackedToInt8Tensor(
                 qdata=values,
                 scale=scales,
@@ -108,6 +109,16 @@ def quantize_int4(
                 activation_quantization="int8_asym_per_token",
             )
             module.weight = nn.Parameter(weight, requires_grad=False)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
