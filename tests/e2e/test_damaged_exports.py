@@ -57,6 +57,14 @@ def test_a_program_without_manifest(export: Path) -> None:
 
 
 @needs_llama
+def test_a_flipped_bit_is_found_before_native_code_sees_it(export: Path) -> None:
+    data = bytearray((export / PROGRAM).read_bytes())
+    data[len(data) // 2] ^= 1
+    (export / PROGRAM).write_bytes(data)
+    assert refusal(export).startswith(f"{export / PROGRAM}: is damaged (its SHA-256 is not the manifest's)")
+
+
+@needs_llama
 def test_another_schema_version(export: Path) -> None:
     changed(export, schema=2)
     assert refusal(export).endswith("schema version is 2; this foredraft reads 1; export the model again")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foredraft.catalogue import cache_dir
 from foredraft.engines import llama_kernels
 from foredraft.engines.llama_kernels import remembered, repacking_works
 from tests.support.gguf_writer import tiny_gguf
@@ -76,6 +77,6 @@ def test_questions_and_files_are_kept_apart(model: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"x": "y"}', b"\xff"])
 def test_a_damaged_cache_is_measured_anew(model: Path, damage: bytes) -> None:
     assert remembered(model, "a", lambda: 1) == 1
-    llama_kernels._file().write_bytes(damage)
+    (cache_dir() / "llama_kernels.json").write_bytes(damage)
     assert remembered(model, "a", lambda: 2) == 2
     assert remembered(model, "a", lambda: 3) == 2

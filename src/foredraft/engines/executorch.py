@@ -6,6 +6,7 @@ in which slot is the business of ``slots``. Knows nothing about drafts or sampli
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foredraft.engines.answers import remembered
 from foredraft.engines.base import EngineInfo, check_extend
 from foredraft.engines.executorch_program import UNSEEN, Caches, NativeProgram, Pass
 from foredraft.engines.slots import Layout, Slots
@@ -52,7 +54,9 @@ class ExecutorchEngine:
             )
         rows = read_output_rows(self.directory, self.manifest)
         self.output_rows = None if rows is None else np.array(rows, np.int64)
-        self._program = NativeProgram(self.directory / self.manifest.program.file, self.manifest, config.threads)
+        program = self.directory / self.manifest.program.file
+        check_hash(program, self.manifest.program.sha256)
+        self._program = NativeProgram(program, self.manifest, config.threads)
         exact = self.manifest.exact
         self.info = EngineInfo(
             name="executorch",
@@ -196,6 +200,18 @@ class ExecutorchSession:
         if self._caches is None or self._failed:
             raise EngineFailure("the session is closed" if self._caches is None else "the session has failed")
         return self._caches
+
+
+def check_hash(path: Path, expected: str) -> None:
+    """Raise ModelFileError if ``path`` is not the file with this SHA-256: the runtime trusts what it reads, so a damaged
+    file could end the process. A second for each gigabyte, once: the answer is remembered while the file stays."""
+
+    def matches() -> int | None:
+        with path.open("rb") as file:
+            return 1 if hashlib.file_digest(file, "sha256").hexdigest() == expected else None
+
+    if remembered("executorch_files.json", path, expected, matches) != 1:
+        raise ModelFileError(f"{path}: is damaged (its SHA-256 is not the manifest's); copy or export it again")
 
 
 def _part(layout: Layout, start: int, end: int) -> Layout:

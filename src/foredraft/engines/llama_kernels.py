@@ -7,16 +7,12 @@ them once; the answer is kept in the cache.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
-from foredraft.catalogue import cache_dir
+from foredraft.engines import answers
 from foredraft.engines.llama_vocab import native_api
 
 _TRIAL = """
@@ -46,24 +42,10 @@ def repacking_works(path: Path) -> bool:
 def remembered(path: Path, question: str, answer: Callable[[], int | None]) -> int | None:
     """The answer to ``question`` about this model, this build and this processor: from the cache, or measured now and
     kept there. None is not kept."""
-    known = _answers()
-    key = _key(path, question)
-    if key not in known:
-        found = answer()
-        if found is None:
-            return None
-        known = _answers() | {key: found}
-        _remember(known)
-    return known[key]
-
-
-def _key(path: Path, question: str) -> str:
     import llama_cpp
 
-    status = path.stat()
     build = (llama_cpp.__version__, native_api().llama_print_system_info())
-    parts = (question, build, str(path.resolve()), status.st_size, status.st_mtime)
-    return sha256(repr(parts).encode()).hexdigest()[:32]
+    return answers.remembered("llama_kernels.json", path, (question, build), answer)
 
 
 def _survives(path: Path) -> int | None:
@@ -76,26 +58,3 @@ def _survives(path: Path) -> int | None:
     if done.returncode > 0:
         return None
     return int(done.returncode == 0)
-
-
-def _answers() -> dict[str, int]:
-    try:
-        known = json.loads(_file().read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(known, dict):
-        return {}
-    return {key: value for key, value in known.items() if type(value) is int}
-
-
-def _remember(known: dict[str, int]) -> None:
-    """A cache that cannot be written only costs another measurement."""
-    with suppress(OSError):
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        temporary = _file().with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(known))
-        temporary.replace(_file())
-
-
-def _file() -> Path:
-    return cache_dir() / "llama_kernels.json"
