@@ -2,12 +2,11 @@
 
     python benchmarks/mobile.py curve EXPORT GGUF           time(N) of both, and v(N), at 256 and 2048 tokens of context
     python benchmarks/mobile.py speculate EXPORT DRAFT GGUF  plain, draft model and n-gram, on code and edit prompts
-    python benchmarks/mobile.py identity EXPORT             ids and logits bit for bit those of plain decoding
     python benchmarks/mobile.py memory EXPORT               load time and peak memory, in a process of its own
     python benchmarks/mobile.py operators EXPORT            where the time of a pass goes (Linux perf)
 
 EXPORT and DRAFT are directories made by `foredraft export executorch`. Options: --out FILE, --prompts N, --tokens N,
---runs N, --threads N.
+--runs N, --threads N. Bits: ``mobile_identity.py``.
 """
 
 from __future__ import annotations
@@ -21,28 +20,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from measure import machine, prompts, write
 
+from benchmarks.measure import machine, prompts, write
 from foredraft.catalogue import resolve
 from foredraft.chat import encode_prompt
 from foredraft.control import fixed
 from foredraft.drafters.ngram import NgramDrafter
-from foredraft.engines.base import Engine, EngineInfo, Session
+from foredraft.engines.base import Engine, Session
 from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.engines.opening import Settings
 from foredraft.pipeline import Pipeline, Request, Setup
-from foredraft.sampling import History, Sampler
-from foredraft.trees import children
-from foredraft.types import Budget, Draft, Ids, Logits, SamplingParams, Scores
+from foredraft.types import Ids, SamplingParams
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32)
 
@@ -140,7 +138,7 @@ def speculate(args: argparse.Namespace) -> None:
     rows = []
     for row in prompts(args.prompts or 20, ("code", "edit")):
         ids = encode_prompt(drafted.tokenizer, row["prompt"]).ids
-        found = {arm.name: [] for arm in arms}
+        found: dict[str, list[float]] = {arm.name: [] for arm in arms}
         results: dict[str, Any] = {}
         for _ in range(args.runs or 2):
             for arm in arms:
@@ -185,165 +183,6 @@ def _print_row(row: dict[str, Any]) -> None:
             f"{arm['generated']} tokens, {same}",
             flush=True,
         )
-
-
-# --- identity ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Recorder:
-    """A session that remembers a hash of the logits row of every kept position."""
-
-    inner: Session
-    rows: dict[int, int] = field(default_factory=dict)
-    _pending: dict[int, int] = field(default_factory=dict)
-    _fed: int = 0
-
-    @property
-    def length(self) -> int:
-        return self.inner.length
-
-    def extend(self, tokens: Ids, parents: Ids, rows: int) -> Scores:
-        scores = self.inner.extend(tokens, parents, rows)
-        for row in range(rows):
-            self._pending[self._fed + len(tokens) - rows + row] = hash(scores.logits[row].tobytes())
-        self._fed += len(tokens)
-        return scores
-
-    def keep(self, path: Sequence[int]) -> None:
-        for step, node in enumerate(path):
-            if node in self._pending:
-                self.rows[self.inner.length + step] = self._pending[node]
-        self._forget()
-        self.inner.keep(path)
-
-    def rewind(self, length: int) -> int:
-        self._forget()
-        self.rows = {at: row for at, row in self.rows.items() if at < length}
-        return self.inner.rewind(length)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _forget(self) -> None:
-        self._pending, self._fed = {}, 0
-
-
-@dataclass
-class Recording:
-    """An engine whose sessions are recorders; remembers the last one."""
-
-    inner: Engine
-    last: Recorder | None = None
-
-    @property
-    def info(self) -> EngineInfo:
-        return self.inner.info
-
-    def open(self) -> Recorder:
-        self.last = Recorder(self.inner.open())
-        return self.last
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-@dataclass
-class Oracle:
-    """Drafts the known plain text, wrong with probability 1/4 at each node; in trees the truth is any sibling."""
-
-    text: list[int]
-    vocab_size: int
-    prompt: int = 0
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    name: str = "oracle"
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.prompt = len(prompt)
-
-    def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
-        from foredraft.trees import static_shape
-
-        shape = static_shape(budget)
-        below = children(shape)
-        tokens = self.random.integers(0, self.vocab_size, len(shape))
-        at, true = len(context.tokens) - self.prompt, -1
-        while (options := below.get(true)) and at < len(self.text) and self.random.random() > 0.25:
-            true = int(self.random.choice(options))
-            tokens[true] = self.text[at]
-            at += 1
-        for siblings in below.values():  # siblings must differ
-            seen: set[int] = set()
-            for node in siblings:
-                while int(tokens[node]) in seen:
-                    tokens[node] = (tokens[node] + 1) % self.vocab_size
-                seen.add(int(tokens[node]))
-        return Draft(tokens.astype(np.int32), shape, None, self.name)
-
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def identity(args: argparse.Namespace) -> None:
-    """Chains of 1 to 8, trees of 4, 8 and 16 nodes, n-gram; greedy and at temperature .8; prompt chunks."""
-    engine = Recording(ExecutorchEngine(args.export, ExecutorchConfig(threads=args.threads)))
-    tokenizer = engine.inner.tokenizer  # type: ignore[attr-defined]
-    tokens = args.tokens or 300
-    shapes = [(k, 0) for k in range(1, 9)] + [(4, 4), (4, 8), (5, 16)]
-    rows, bad = [], 0
-    for number, row in enumerate(prompts(args.prompts or 20)):
-        ids = encode_prompt(tokenizer, row["prompt"]).ids
-        for temperature in (0.0, 0.8):
-            sampling = SamplingParams(temperature=temperature, top_p=0.95 if temperature else 1.0, seed=number)
-            runs: dict[str, tuple[list[int], dict[int, int]]] = {}
-
-            def run(name: str, drafter: Any, shape: tuple[int, int] | None, into: dict[str, Any] = runs) -> None:
-                controller = fixed(*shape) if shape else None
-                pipeline = Pipeline(engine, tokenizer, drafter) if drafter else Pipeline(engine, tokenizer)
-                result = pipeline.run(Request(ids, sampling, controller, max_tokens=tokens))  # noqa: B023
-                assert engine.last is not None
-                into[name] = (result.summary.ids, dict(engine.last.rows))
-                engine.last.close()
-
-            run("plain", None, None)
-            truth = runs["plain"][0]
-            for shape in shapes:
-                what = f"tree of {shape[1]}" if shape[1] else f"chain of {shape[0]}"
-                run(what, Oracle(truth, engine.info.vocab_size), shape)
-            run("n-gram", NgramDrafter(), (7, 0))
-            found = {name: _differences(runs["plain"], other) for name, other in runs.items()}
-            found |= _chunks(engine.inner, [*ids, *truth][:640])
-            bad += sum(1 for value in found.values() if value)
-            rows.append({"prompt": number, "temperature": temperature, "tokens": len(truth), "differences": found})
-            print(f"prompt {number}, temperature {temperature}: {len(truth)} tokens, {found}", flush=True)
-    print("identical in every run" if not bad else f"{bad} runs DIFFER")
-    write("mobile-identity", rows, args.out)
-
-
-def _differences(plain: tuple[list[int], dict[int, int]], other: tuple[list[int], dict[int, int]]) -> int:
-    """Ids that differ, and rows of kept positions whose bits differ (positions that both runs scored)."""
-    ids = sum(a != b for a, b in zip(plain[0], other[0], strict=False)) + abs(len(plain[0]) - len(other[0]))
-    both = plain[1].keys() & other[1].keys()
-    return ids + sum(plain[1][at] != other[1][at] for at in both)
-
-
-def _chunks(engine: Engine, text: Sequence[int]) -> dict[str, int]:
-    """The last row after ``text`` in chunks of 1, 7, 64 and 512."""
-    last = {}
-    for chunk in (1, 7, 64, 512):
-        session = engine.open()
-        for start in range(0, len(text), chunk):
-            part = np.array(text[start : start + chunk], np.int32)
-            final = start + chunk >= len(text)
-            scores = session.extend(part, np.arange(-1, len(part) - 1, dtype=np.int32), int(final))
-            if final:
-                last[chunk] = scores.logits[0].copy()
-            session.keep(range(len(part)))
-        session.close()
-    return {f"prompt in chunks of {chunk}": int((row != last[1]).sum()) for chunk, row in last.items() if chunk > 1}
 
 
 # --- memory and operators ----------------------------------------------------------------------------------
@@ -418,7 +257,7 @@ def _perf(export: Path, width: int) -> dict[str, float]:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "curve": curve, "speculate": speculate, "identity": identity, "memory": memory, "operators": operators,
+    "curve": curve, "speculate": speculate, "memory": memory, "operators": operators,
 }  # fmt: skip
 
 

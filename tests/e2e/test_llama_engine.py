@@ -304,7 +304,7 @@ def test_no_place_of_a_full_cache_is_lost(llama: LlamaEngine, seed: int) -> None
 
 # --- decoding ----------------------------------------------------------------------------------------------
 
-WRITERS = {
+WRITERS: dict[str, Callable[..., Path]] = {
     "llama": tiny_models.write_llama,
     "gemma3": tiny_models.write_gemma3,
     "mamba": tiny_models.write_mamba,

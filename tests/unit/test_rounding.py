@@ -261,7 +261,7 @@ def test_the_lowered_program_runs_and_agrees(tmp_path: Path) -> None:
         with observed(ours) as importance:
             run(ours)
         quantize_int4(ours, is_inner, 32, balance(ours, importance))
-        lower.quantize(plain, "int4", "float32", 32)
+        quantize_int4(plain, is_inner, 32)
         path = lowered(ours, "ours.pte")
         assert path.stat().st_size == lowered(plain, "plain.pte").stat().st_size
     method = Runtime.get().load_program(path, verification=Verification.Minimal).load_method("forward")

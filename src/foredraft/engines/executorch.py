@@ -203,8 +203,8 @@ class ExecutorchSession:
 
 
 def check_hash(path: Path, expected: str) -> None:
-    """Raise ModelFileError if ``path`` is not the file with this SHA-256: the runtime trusts what it reads, so a damaged
-    file could end the process. A second for each gigabyte, once: the answer is remembered while the file stays."""
+    """Raise ModelFileError if ``path`` has another SHA-256: the runtime trusts what it reads, so a damaged
+    file could end the process. A second a gigabyte, once: the answer is remembered."""
 
     def matches() -> int | None:
         with path.open("rb") as file:
