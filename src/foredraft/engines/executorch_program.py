@@ -58,13 +58,15 @@ class Caches:
         if slots <= self.capacity:
             return
         capacity = max(2, min(self._context, -(-slots // self.STEP) * self.STEP))
-        shape = self._shape
-        grown = [np.zeros((shape.kv_heads, capacity, shape.head_dim), np.float32) for _ in range(2 * shape.layers)]
-        for old, new in zip(self.arrays, grown, strict=False):
-            new[:, : self.capacity] = old
+        shape, self.tensors = self._shape, []
+        if not self.arrays:
+            self.arrays = [np.zeros((shape.kv_heads, 0, shape.head_dim), np.float32)] * (2 * shape.layers)
+        for index, old in enumerate(self.arrays):  # one at a time, so that old and new never lie side by side
+            self.arrays[index] = np.zeros((shape.kv_heads, capacity, shape.head_dim), np.float32)
+            self.arrays[index][:, : self.capacity] = old
         ones = np.ones((shape.kv_heads, capacity, 1), np.float32)
-        self.capacity, self.arrays = capacity, grown
-        self.tensors = [self._torch.from_numpy(array) for array in (ones, *grown)]
+        self.capacity = capacity
+        self.tensors = [self._torch.from_numpy(array) for array in (ones, *self.arrays)]
 
     def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
         """Copy rows; all are read before one is written."""

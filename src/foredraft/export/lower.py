@@ -149,12 +149,10 @@ class _Planning(MemoryPlanningPass):
 
     def run(self, graph_module: torch.fx.GraphModule, graph_signature: Any = None) -> PassResult:
         """See ``MemoryPlanningPass``."""
-        for node in graph_module.graph.nodes:
-            if node.op == "call_function" and node.target == ops.edge.aten.index_put_.default:
-                node.meta["spec"] = node.args[0].meta["spec"]  # the cache itself: needs no memory of its own
         output = graph_module.graph.output_node()
         changed = len(graph_signature.user_inputs_to_mutate)
         output.args = (tuple(output.args[0][changed:]),)
+        output.meta["spec"] = output.meta["spec"][changed:]
         graph_module.recompile()
         return super().run(graph_module, graph_signature)
 
