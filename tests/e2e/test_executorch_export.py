@@ -130,6 +130,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return executorch._Made(read_manifest(made).operators, reference, reference[: quality.ROUND_TRIP])
 
     monkeypatch.setattr(executorch._Export, "_program", program)
+    monkeypatch.setattr(quality, "round_trip", lambda eager, rows: {"round_trip_relative": 0.0})
 
 
 def run(source: Path, target: Path, progress: Callable[[str], None] = lambda stage: None, **settings: Any) -> Any:
@@ -193,6 +194,18 @@ def test_a_program_that_is_not_exact(source: Path, outputs: Path, monkeypatch: p
     opened.engine.close()
     with pytest.raises(InvalidValue, match=r"--strict is True; allowed: an export that passed its bit check"):
         open_model(outputs / "out", Settings(strict=True))
+
+
+@pytest.mark.exports("llama")
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("off", [0.31, float("nan")])
+def test_a_program_that_computes_something_else(
+    off: float, source: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality, "round_trip", lambda eager, rows: {"round_trip_relative": off})
+    with pytest.raises(executorch.NotExactError, match="does not compute what its torch module does"):
+        run(source, outputs / "out")
+    assert files(outputs) == []
 
 
 @pytest.mark.exports("llama")

@@ -60,8 +60,9 @@ def test_an_export_answers() -> None:
 @pytest.mark.parametrize("law", [(), ("-t", "0.8", "--top-p", "0.95", "--seed", "3")], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("draft", [("--max-draft", "3"), ("--max-draft", "5", "--tree", "12")], ids=["chain", "tree"])
 def test_an_export_is_compared_with_plain_decoding(draft: tuple[str, ...], law: tuple[str, ...]) -> None:
-    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", *draft, *law)
-    found = document("--target", exported("smollm2-135m"), *flags, PROMPT)
+    export = exported("smollm2-135m")
+    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", "--draft", export, *draft, *law)
+    found = document("--target", export, *flags, PROMPT)
     assert found["identical"] is True and found["first_difference"] is None and found["exact"] is True
     assert found["plain"]["ids"] == found["ids"] and found["notes"] == []
     assert found["drafted"] > 0 and found["target"] == "Smollm2 135M 8k Lc100K Mix1 Ep2"

@@ -234,7 +234,7 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tiny_models.write_llama(tmp_path / "model")
     gguf_weights._readable.cache_clear()
     monkeypatch.setitem(sys.modules, "gguf.quants", None)
-    with pytest.raises(MissingExtra, match="pip install gguf"):
+    with pytest.raises(MissingExtra, match=r"pip install 'foredraft\[export\]'"):
         load_decoder(path)
     monkeypatch.undo()
     assert load_decoder(path).config.layers == 2

@@ -284,5 +284,5 @@ def test_every_weight_is_where_it_belongs(tmp_path: Path) -> None:
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path)
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(MissingExtra, match="pip install safetensors"):
+    with pytest.raises(MissingExtra, match=r"pip install 'foredraft\[export\]'"):
         load_decoder(tmp_path)
