@@ -66,7 +66,9 @@ def test_an_export_is_compared_with_plain_decoding(draft: tuple[str, ...], law: 
     assert found["identical"] is True and found["first_difference"] is None and found["exact"] is True
     assert found["plain"]["ids"] == found["ids"] and found["notes"] == []
     assert found["drafted"] > 0 and found["target"] == "Smollm2 135M 8k Lc100K Mix1 Ep2"
-    assert found["rounds"] + found["accepted"] == found["generated"] == len(found["ids"])
+    assert found["accepted"] > 0 and found["generated"] == len(found["ids"])
+    # A round adds one token of the target's own, unless an accepted one ends the text.
+    assert found["rounds"] + found["accepted"] - found["generated"] in (0, 1)
 
 
 @smol_export
