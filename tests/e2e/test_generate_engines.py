@@ -61,7 +61,7 @@ def test_an_export_answers() -> None:
 @pytest.mark.parametrize("draft", [("--max-draft", "3"), ("--max-draft", "5", "--tree", "12")], ids=["chain", "tree"])
 def test_an_export_is_compared_with_plain_decoding(draft: tuple[str, ...], law: tuple[str, ...]) -> None:
     export = exported("smollm2-135m")
-    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", "--draft", export, *draft, *law)
+    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", "--draft", str(export), *draft, *law)
     found = document("--target", export, *flags, PROMPT)
     assert found["identical"] is True and found["first_difference"] is None and found["exact"] is True
     assert found["plain"]["ids"] == found["ids"] and found["notes"] == []
