@@ -45,7 +45,7 @@ class ExecutorchEngine:
 
     def __init__(self, path: Path, config: ExecutorchConfig | None = None) -> None:
         config = config or ExecutorchConfig()
-        self.directory = path.parent if path.suffix == ".pte" else path
+        self.directory = path.parent if path.is_file() else path
         self.manifest: Manifest = read_manifest(path)
         bounds = self.manifest.bounds
         if config.context > bounds.context:
@@ -74,13 +74,7 @@ class ExecutorchEngine:
     @cached_property
     def tokenizer(self) -> HfTokenizer:
         """The export's own tokenizer."""
-        facts = TokenizerFacts.from_json(self.manifest.tokenizer_facts)
-        if facts.vocab_size != self.info.vocab_size:
-            raise ModelFileError(
-                f"{self.directory / self.manifest.tokenizer.file}: is a tokenizer of {facts.vocab_size} tokens; the "
-                f"model has {self.info.vocab_size}; export it again"
-            )
-        return HfTokenizer.load(self.directory / self.manifest.tokenizer.file, facts)
+        return exported_tokenizer(self.directory, self.manifest)
 
     @property
     def threads(self) -> int:
@@ -133,7 +127,7 @@ class ExecutorchSession:
         try:
             for start, end in self._pieces(len(tokens), rows):
                 scored = np.arange(max(start, len(tokens) - rows), end) - start
-                outputs = self._run(caches, tokens[start:end], _part(layout, start, end), first + start, scored)
+                outputs = self._run(caches, tokens[start:end], layout.part(start, end), first + start, scored)
                 if len(scored):
                     at = start + int(scored[0]) - (len(tokens) - rows)
                     self._put(logits[at : at + len(scored)], outputs[0])
@@ -202,6 +196,17 @@ class ExecutorchSession:
         return self._caches
 
 
+def exported_tokenizer(directory: Path, manifest: Manifest) -> HfTokenizer:
+    """The tokenizer of an export; ModelFileError if it is another model's."""
+    path, size = directory / manifest.tokenizer.file, manifest.shape.vocab_size
+    facts = TokenizerFacts.from_json(manifest.tokenizer_facts)
+    if facts.vocab_size != size:
+        raise ModelFileError(
+            f"{path}: is a tokenizer of {facts.vocab_size} tokens; the model has {size}; export it again"
+        )
+    return HfTokenizer.load(path, facts)
+
+
 def check_hash(path: Path, expected: str) -> None:
     """Raise ModelFileError if ``path`` has another SHA-256: the runtime trusts what it reads, so a damaged
     file could end the process. A second a gigabyte, once: the answer is remembered."""
@@ -212,7 +217,3 @@ def check_hash(path: Path, expected: str) -> None:
 
     if remembered("executorch_files.json", path, expected, matches) != 1:
         raise ModelFileError(f"{path}: is damaged (its SHA-256 is not the manifest's); copy or export it again")
-
-
-def _part(layout: Layout, start: int, end: int) -> Layout:
-    return Layout(layout.slots[start:end], layout.positions[start:end])

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foredraft.engines.base import Engine
-from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
+from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine, exported_tokenizer
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.engines.llama_vocab import load_vocab
 from foredraft.errors import InvalidValue, MissingExtra, ModelFileError
-from foredraft.hf_tokenizer import HfTokenizer, TokenizerFacts
+from foredraft.hf_tokenizer import HfTokenizer
 from foredraft.manifest import is_export, read_manifest
 from foredraft.modelfile import check_path, model_shape, read_gguf
 from foredraft.tokenizer_json import tokenizer_from_directory, tokenizer_from_gguf
@@ -25,7 +25,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Opened:
-    """A loaded model. ``exact``: its text is plain decoding's bit for bit by construction."""
+    """A loaded model and its tokenizer."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -55,19 +55,17 @@ def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
 def open_vocabulary(path: Path) -> Iterator[Tokenizer]:
     """The tokenizer of any model file, without its weights."""
     if is_export(path):
-        yield _exported_tokenizer(path)
+        yield exported_tokenizer(path.parent if path.is_file() else path, read_manifest(path))
     elif path.is_dir():
-        converted = tokenizer_from_directory(path)
-        yield HfTokenizer(converted.tokenizer, converted.facts)
+        yield _converted_tokenizer(path)
     else:
         with load_vocab(path) as vocabulary:
             yield vocabulary
 
 
-def _exported_tokenizer(path: Path) -> HfTokenizer:
-    manifest = read_manifest(path)
-    directory = path.parent if path.is_file() else path
-    return HfTokenizer.load(directory / manifest.tokenizer.file, TokenizerFacts.from_json(manifest.tokenizer_facts))
+def _converted_tokenizer(path: Path) -> HfTokenizer:
+    converted = tokenizer_from_directory(path) if path.is_dir() else tokenizer_from_gguf(read_gguf(path))
+    return HfTokenizer(converted.tokenizer, converted.facts)
 
 
 def draft_settings(path: Path, settings: Settings, context: int, target_context: int) -> Settings:
@@ -116,8 +114,7 @@ def _open_pytorch(path: Path, settings: Settings) -> Opened:
     if settings.strict:
         raise InvalidValue("--strict", True, "the engines llama_cpp and executorch; torch's sums depend on the width")
     engine = TorchEngine(path, TorchConfig(context=settings.context, threads=settings.threads))
-    converted = tokenizer_from_directory(path) if path.is_dir() else tokenizer_from_gguf(read_gguf(path))
-    return Opened(engine, HfTokenizer(converted.tokenizer, converted.facts))
+    return Opened(engine, _converted_tokenizer(path))
 
 
 _OPENERS: Mapping[str, Callable[[Path, Settings], Opened]] = {

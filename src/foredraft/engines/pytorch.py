@@ -127,7 +127,7 @@ class TorchSession:
             self._reserve(cache)
             for start in range(0, total, PIECE):
                 end = min(start + PIECE, total)
-                piece = Layout(layout.slots[start:end], layout.positions[start:end])
+                piece = layout.part(start, end)
                 streams = self._forward(cache, tokens[start:end], piece, first + start)
                 parts.append(self._scores(streams, max(0, end - max(start, total - rows))))
         return _joined(parts)

@@ -26,6 +26,10 @@ class Layout:
     slots: Longs
     positions: Longs
 
+    def part(self, start: int, end: int) -> Layout:
+        """Of the tokens ``start`` to ``end`` - 1."""
+        return Layout(self.slots[start:end], self.positions[start:end])
+
 
 @dataclass(frozen=True, slots=True)
 class Moves:

@@ -30,7 +30,7 @@ Fed = tuple[Tensor, Tensor, Tensor, Tensor]
 @dataclass(frozen=True)
 class Step:
     """What every layer of one pass shares. ``angles``: cosines and sines float32[N, H + 2K, D] of full and of local
-    layers, see ``_head_angles``; ``masks`` float32[G·N, C] likewise; ``slots`` int64[N]; ``ones`` float32[K, C, 1]."""
+    layers (``Program._angles``); ``masks`` float32[G·N, C] likewise; ``slots`` int64[N]; ``ones`` float32[K, C, 1]."""
 
     angles: tuple[Pair, Pair]
     masks: tuple[Tensor, Tensor]
