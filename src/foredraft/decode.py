@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -21,7 +21,7 @@ from foredraft.engines.base import EngineInfo, Session
 from foredraft.errors import InvalidValue, PromptError
 from foredraft.sampling import History, Sampler, log_softmax_at, top_logprobs
 from foredraft.tokens import StopScanner
-from foredraft.types import Budget, Draft, Emitted, FinishReason, Ids, Logits, Seconds, Step, Verdict
+from foredraft.types import Budget, Draft, Emitted, FinishReason, Ids, Logits, Rung, Seconds, Step, Trial, Verdict
 from foredraft.verify import check_max_tv, verify
 
 PREFILL = "prefill"
@@ -119,6 +119,7 @@ class _Run:
         if session.length >= len(tokens):
             session.rewind(len(tokens) - 1)  # it holds the whole prompt: the last token must be fed to be scored
         start = perf_counter()
+        self._parts.controller.begin()
         self._begin_draft(tokens)
         draft_seconds = perf_counter() - start
         while session.length < len(tokens) - 1:
@@ -144,7 +145,8 @@ class _Run:
 
     def _round(self) -> Step:
         start = perf_counter()
-        draft = self._propose()
+        budget = self._budget()
+        draft = self._propose(budget)
         drafted = perf_counter()
         session = self._parts.session
         unseen = len(self._history) - session.length
@@ -176,15 +178,18 @@ class _Run:
             reason=draft.reason,
             finish_reason=finish,
             bias=sum(verdict.bias[:count]),
+            rung=_rung(draft),
+            why=budget.why,
+            trials=_trials(draft, verdict)[: min(verdict.evaluated, count)],
+            passes=draft.passes,
         )
 
-    def _propose(self) -> Draft:
+    def _propose(self, budget: Budget) -> Draft:
         """The drafter's proposal, or an empty one with the reason; a draft that raises or breaks the rules is off."""
         if self._off is not None:
             return Draft.empty("none", self._off)
-        budget = self._budget()
         if budget.nodes == 0:
-            return Draft.empty("none", "budget 0")
+            return Draft.empty("none", budget.why or "budget 0")
         length = len(self._history)
         try:
             draft = self._parts.drafter.propose(self._history, budget, self._parts.sampler)
@@ -199,15 +204,17 @@ class _Run:
     def _budget(self) -> Budget:
         """The controller's wish within what is left: a bonus token always comes too, so depth <= room - 1, and every
         fed token needs a place in the context."""
+        info = self._parts.info
         wish = self._parts.controller.budget(len(self._history))
-        free = self._parts.info.max_context - len(self._history)
-        nodes = min(wish.nodes, free)
-        depth = min(wish.depth, self._room - self._history.generated - 1, nodes)
-        if depth <= 0 or nodes <= 0:
-            return OFF
-        if not self._parts.info.tree or wish.branches <= 1:
-            return Budget.chain(depth)
-        return Budget(nodes, depth, wish.branches)
+        if wish.branches > 1 and not info.tree:
+            wish = replace(wish, why=f"{wish.why or 'a tree was asked for'}; a chain: {info.name} takes no trees here")
+        free = info.max_context - len(self._history)
+        if info.widths:
+            free = min(free, max(info.widths) - (len(self._history) - self._parts.session.length))
+        cut = wish.within(free, self._room - self._history.generated - 1, tree=info.tree)
+        if wish.nodes and not cut.nodes:  # no room left: not the controller's reason
+            return replace(cut, why=None)
+        return cut
 
     def _fed(self, draft: Draft, unseen: int) -> tuple[Ids, Ids]:
         """Unseen committed tokens as a chain, then the tree below the last of them."""
@@ -289,6 +296,26 @@ class _Outlet:
         return ready, self._hidden_bytes, self._dropped
 
 
+def _rung(draft: Draft) -> Rung:
+    """The rung of the fallback ladder a proposal stands on."""
+    if not len(draft):
+        return "off"
+    if bool((np.diff(draft.parents) != 1).any()):
+        return "tree"
+    return "ngram" if draft.source == "ngram" else "chain"
+
+
+def _trials(draft: Draft, verdict: Verdict) -> tuple[Trial, ...]:
+    """What was tried at each level of the walked path."""
+    below, found = trees.children(draft.parents), []
+    for above, node in zip((-1, *verdict.path), (*verdict.path, -1), strict=True):
+        kids = below.get(above, [])
+        if kids:
+            confidence = draft.confidence[kids[0]] if draft.confidence is not None else None
+            found.append(Trial(len(kids), kids.index(node) if node in kids else -1, confidence))
+    return tuple(found)
+
+
 def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:
     """A drafter is anybody's code: its proposal is checked before verification and native code see it."""
     if len(draft) == 0:
@@ -296,6 +323,8 @@ def _check_draft(draft: Draft, budget: Budget, vocab_size: int) -> None:
     for name, array in (("tokens", draft.tokens), ("parents", draft.parents)):
         if array.dtype != np.int32 or array.shape != (len(draft),):
             raise InvalidValue(f"draft {name}", f"{array.dtype}{list(array.shape)}", f"int32[{len(draft)}]")
+    if draft.confidence is not None and len(draft.confidence) != len(draft):
+        raise InvalidValue("draft confidence", len(draft.confidence), f"one for each of the {len(draft)} tokens")
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         worst = min(tokens) if min(tokens) < 0 else max(tokens)

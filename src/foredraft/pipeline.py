@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from foredraft import certify, registry
-from foredraft.control import OFF, Controller, Fixed
+from foredraft.control import OFF, Controller, Fixed, Priors, SourcePriors
 from foredraft.decode import Limits, Parts, check_prompt, decode
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
@@ -34,7 +34,8 @@ BUILT_IN = ("none", "ngram")
 class Setup:
     """``target``: a GGUF file, an export or a Hugging Face directory. ``drafts``: "none", "ngram" or such files; the
     first one with something to say drafts. ``draft_context`` in tokens (0 = the target's, at most what the draft was
-    made for). ``engine_name`` and ``draft_engine``: "auto", or one that is asked for."""
+    made for). ``engine_name`` and ``draft_engine``: "auto", or one that is asked for. ``draft_temperature``: see
+    ``ModelDrafter``."""
 
     target: Path
     drafts: tuple[str | Path, ...] = ("ngram",)
@@ -43,6 +44,7 @@ class Setup:
     allow_differing: bool = False
     engine_name: str = AUTO
     draft_engine: str = AUTO
+    draft_temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,13 @@ def _check_whole(engine: Engine, path: Path) -> None:
         raise ModelFileError(f"{path.name}: has restricted output rows, so it can only be a --draft; export it whole")
 
 
+def _bytes(path: Path) -> int:
+    """Bytes of a model file, or of everything in its directory."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+
+
 @dataclass
 class Pipeline:
     """An opened target with its drafter. A context manager; ``close`` frees weights and caches."""
@@ -96,6 +105,7 @@ class Pipeline:
     drafter: Drafter = field(default_factory=NullDrafter)
     pairs: tuple[PairReport, ...] = ()
     helpers: tuple[Engine, ...] = ()
+    draft_share: float = 0.3
     _session: Session | None = None
 
     @staticmethod
@@ -121,12 +131,21 @@ class Pipeline:
         path = Path(draft)
         settings = draft_settings(path, setup.engine, setup.draft_context, self.engine.info.max_context)
         model = open_model(path, settings, setup.draft_engine)
+        if not self.helpers:
+            self.draft_share = min(1.0, _bytes(path) / max(1, _bytes(setup.target)))
         self.helpers += (model.engine,)
         report = check_pair(self.tokenizer, model.tokenizer, allow_differing=setup.allow_differing)
         report.raise_if_bad(setup.target.name, path.name)
         self.pairs += (report,)
         kind = registry.load("drafters", "model")
-        return kind(model.engine, limit=report.shared_size, barred=report.barred)  # type: ignore[no-any-return]
+        number = len(self.pairs)
+        return kind(  # type: ignore[no-any-return]
+            model.engine,
+            limit=report.shared_size,
+            barred=report.barred,
+            name="model" if number == 1 else f"model-{number}",
+            temperature=setup.draft_temperature,
+        )
 
     def stream(self, request: Request) -> Generator[Step]:
         """The request's steps; closing the iterator cancels it."""
@@ -141,6 +160,14 @@ class Pipeline:
         )
         limits = Limits(request.max_tokens, self.tokenizer.eog_ids, request.logprobs, request.max_tv)
         return decode(parts, request.ids, limits)
+
+    def priors(self) -> Priors:
+        """What a cost-aware controller may believe of these models before anything is measured: a draft pass takes as
+        much of a target's as its file has bytes of the target's file."""
+        sources = {"ngram": SourcePriors(alpha=0.5)} if "ngram" in self.drafter.name.split("+") else {}
+        if self.helpers:
+            sources["model"] = SourcePriors(self.draft_share)
+        return Priors(sources=sources)
 
     def check(self, request: Request) -> None:
         """Raise PromptError for a prompt that does not fit, before anything runs."""

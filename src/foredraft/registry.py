@@ -28,6 +28,7 @@ EXTRAS: Mapping[str, str] = {
     "gguf": "export",
     "huggingface_hub": "hub",
     "llama_cpp": "llama",
+    "matplotlib": "plot",
     "safetensors": "export",
     "torch": "executorch",
     "torchao": "export",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from foredraft.types import Emitted, FinishReason, Seconds, Step
+from foredraft.types import Emitted, FinishReason, Rung, Seconds, Step
 
 
 @dataclass
 class Summary:
     """Sums of steps. ``alpha`` = accepted ÷ evaluated drafted tokens (counting stops at the first rejection), never
-    accepted ÷ drafted, which depends on the draft length. ``prefill`` is the time before the first round."""
+    accepted ÷ drafted, which depends on the draft length. ``prefill`` is the time before the first round. ``rungs``:
+    rounds by what they drafted; ``why``: the controller's reason for the last one."""
 
     tokens: list[Emitted] = field(default_factory=list)
     generated: int = 0
@@ -27,6 +28,8 @@ class Summary:
     finish_reason: FinishReason | None = None
     sources: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    rungs: dict[Rung, int] = field(default_factory=dict)
+    why: str | None = None
     depths: list[list[int]] = field(default_factory=list)
 
     @staticmethod
@@ -52,6 +55,9 @@ class Summary:
         self.bias += step.bias
         self.hidden_bytes, self.dropped = step.hidden_bytes, step.dropped
         self.finish_reason = step.finish_reason
+        if step.generated:
+            self.rungs[step.rung] = self.rungs.get(step.rung, 0) + 1
+            self.why = step.why
         if step.drafted:
             self.sources[step.drafter] = self.sources.get(step.drafter, 0) + 1
         if step.reason:
@@ -88,6 +94,11 @@ class Summary:
         return self.generated / self.rounds if self.rounds else None
 
     @property
+    def accepted_per_round(self) -> float | None:
+        """Accepted drafted tokens per round, without the bonus token (the definition of many papers)."""
+        return self.accepted / self.rounds if self.rounds else None
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Generated tokens ÷ seconds of all rounds; reading the prompt is not counted."""
         return self.generated / self.seconds.total if self.seconds.total > 0 else None
@@ -100,6 +111,7 @@ class Summary:
             "alpha": self.alpha,
             "alpha_by_depth": self.alpha_by_depth,
             "mean_accepted_length": self.mean_accepted_length,
+            "accepted_per_round": self.accepted_per_round,
             "rounds": self.rounds,
             "generated": self.generated,
             "drafted": self.drafted,
@@ -109,5 +121,7 @@ class Summary:
             "seconds": {"draft": parts.draft, "verify": parts.verify, "keep": parts.keep, "other": parts.other},
             "prefill_seconds": self.prefill.total,
             "drafters": self.sources,
+            "rungs": self.rungs,
             "not_drafted": self.reasons,
+            "last_decision": self.why,
         }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 Rule = Literal["coupled", "residual", "relaxed"]
 RULES: tuple[Rule, ...] = ("coupled", "residual", "relaxed")
 FinishReason = Literal["stop", "length", "cancelled"]
+Rung = Literal["tree", "chain", "ngram", "off"]
+"""What a round drafted, from the top of the fallback ladder to its end."""
+RUNGS: tuple[Rung, ...] = ("tree", "chain", "ngram", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ class Draft:
     ``tokens`` int32[N]; ``parents`` int32[N], parents before children, -1 = child of the last committed
     token; siblings are listed in the order in which they are to be tried. ``laws``: for each node the law
     its sibling group was drawn from *without replacement* (one shared object per group), or None for a
-    deterministic proposal (a point mass each). ``reason`` says why nothing was proposed.
+    deterministic proposal (a point mass each). ``reason`` says why nothing was proposed. ``confidence``: for each node
+    how sure the drafter was of it, in [0, 1], on a scale of its own that the controller calibrates (None: it gives
+    none). ``passes``: passes of a draft model that were spent, also on nodes that were dropped again.
     """
 
     tokens: Ids
@@ -69,15 +74,17 @@ class Draft:
     laws: tuple[Law, ...] | None = None
     source: str = "none"
     reason: str | None = None
+    confidence: tuple[float, ...] | None = None
+    passes: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @staticmethod
-    def empty(source: str = "none", reason: str | None = None) -> Draft:
+    def empty(source: str = "none", reason: str | None = None, passes: int = 0) -> Draft:
         """No proposal: the round is plain decoding."""
         none = np.empty(0, np.int32)
-        return Draft(none, none, None, source, reason)
+        return Draft(none, none, None, source, reason, None, passes)
 
     @staticmethod
     def chain(tokens: Sequence[int], source: str, laws: tuple[Law, ...] | None = None) -> Draft:
@@ -113,18 +120,79 @@ class Verdict:
     bias: tuple[float, ...] = ()
 
 
+class Gate(Protocol):
+    """A controller's say within a round, once a drafter knows how sure it is of its tokens."""
+
+    def survival(self, depth: int, rank: int, confidence: float) -> float:
+        """Probability that the child of this ``rank`` (0 = tried first) at ``depth`` (1 = first level) is the target's
+        choice, given that its parent is."""
+        ...
+
+    def more(self, values: Sequence[float]) -> bool:
+        """Whether another token is worth drafting behind a path whose tokens are reached and accepted with these
+        probabilities (descending)."""
+        ...
+
+    def kept(self, values: Sequence[float]) -> int:
+        """How many of the tokens accepted with these probabilities (descending) are worth the target's time; 0 if
+        something else is better."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much to draft: at most ``nodes`` drafted tokens, ``depth`` levels, ``branches`` children per node."""
+    """How much to draft: at most ``nodes`` drafted tokens, ``depth`` levels, ``branches`` children per node.
+
+    ``shape``: parents of the tree to draft (empty: the drafter's choice); ``dynamic``: a tree that grows where the
+    draft is confident; ``merge``: what several drafters say becomes one tree (``branches`` then counts each one's own).
+    ``gate``: where to stop within a round (None: at the budget); what was drawn for a rule that accepts and rejects is
+    never dropped again. ``sources``: budgets of single drafters by name, in the order in which to ask them; empty: this
+    one holds for all. ``why``: the controller's reason in words.
+    """
 
     nodes: int
     depth: int
     branches: int = 1
+    shape: tuple[int, ...] = ()
+    dynamic: bool = False
+    merge: bool = False
+    gate: Gate | None = field(default=None, compare=False)
+    sources: Mapping[str, Budget] = field(default_factory=dict, compare=False)
+    why: str | None = field(default=None, compare=False)
 
     @staticmethod
     def chain(length: int) -> Budget:
         """A chain of at most ``length`` tokens."""
         return Budget(length, length, 1)
+
+    def of(self, source: str) -> Budget:
+        """The budget of the drafter ``source``: 0 tokens if only others are named."""
+        return self if not self.sources else self.sources.get(source, Budget(0, 0, 0))
+
+    def within(self, nodes: int, depth: int, *, tree: bool) -> Budget:
+        """The same budget cut down to ``nodes`` and ``depth``, and to chains unless ``tree``."""
+        nodes = min(self.nodes, nodes)
+        depth = min(self.depth, depth, nodes)
+        inner = {name: budget.within(nodes, depth, tree=tree) for name, budget in self.sources.items()}
+        if depth <= 0 or nodes <= 0:
+            return replace(self, nodes=0, depth=0, branches=0, shape=(), dynamic=False, merge=False,
+                           sources=inner)  # fmt: skip
+        if not tree or self.branches <= 1:
+            return replace(self, nodes=min(nodes, depth), depth=min(nodes, depth), branches=1, shape=(), dynamic=False,
+                           merge=False, sources=inner)  # fmt: skip
+        return replace(self, nodes=nodes, depth=depth, shape=_cut(self.shape, nodes, depth), sources=inner)
+
+
+def _cut(shape: tuple[int, ...], nodes: int, depth: int) -> tuple[int, ...]:
+    """The nodes of a tree (parents before children) that lie within ``depth``, at most ``nodes`` of them."""
+    index: dict[int, int] = {-1: -1}
+    level: dict[int, int] = {-1: 0}
+    cut: list[int] = []
+    for node, parent in enumerate(shape):
+        if parent in index and level[parent] < depth and len(cut) < nodes:
+            index[node], level[node] = len(cut), level[parent] + 1
+            cut.append(index[parent])
+    return tuple(cut)
 
 
 def _check(name: str, value: float, allowed: str, ok: bool) -> None:
@@ -211,15 +279,26 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """One tree level at which drafted tokens were tried: ``tried`` siblings, of which the one of ``rank`` (from 0) was
+    the target's choice, -1 for none. ``confidence``: the draft's, in the sibling tried first (None: it gave none)."""
+
+    tried: int
+    rank: int
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What one round of decoding did.
 
     ``emitted``: tokens released by this round (a token that may be the start of a stop string waits).
     ``drafted`` ≥ ``evaluated`` ≥ ``accepted`` count drafted tokens; nothing after the end of the text is counted.
     ``generated``: tokens this round added to the text, bonus included. ``width``: positions the target scored.
-    ``reason``: why nothing was drafted, if nothing was. ``bias``: total variation spent by a lossy rule, summed.
-    ``hidden_bytes``: trailing bytes of the last released token that lie behind a stop string's start; ``dropped``: ids
-    of the text that lie wholly behind it.
+    ``reason``: why nothing was drafted, if nothing was. ``rung``: what was drafted; ``why``: the controller's reason
+    for the round. ``trials``: the levels evaluated, root first; ``passes``: passes of a draft model. ``bias``: total
+    variation spent by a lossy rule, summed. ``hidden_bytes``: trailing bytes of the last released token that lie behind
+    a stop string's start; ``dropped``: ids of the text that lie wholly behind it.
     """
 
     emitted: tuple[Emitted, ...]
@@ -235,6 +314,10 @@ class Step:
     bias: float = 0.0
     hidden_bytes: int = 0
     dropped: tuple[int, ...] = ()
+    rung: Rung = "off"
+    why: str | None = None
+    trials: tuple[Trial, ...] = ()
+    passes: int = 0
 
     @property
     def ids(self) -> tuple[int, ...]:

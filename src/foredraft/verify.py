@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foredraft.errors import InvalidValue
-from foredraft.sampling import TARGET, History, Sampler
+from foredraft.noise import TARGET
+from foredraft.sampling import History, Sampler
 from foredraft.trees import children
 from foredraft.types import Draft, Floats, Ids, Law, Logits, Verdict
 

@@ -13,8 +13,9 @@ from foredraft.drafters.ngram import NgramDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.scripted import ScriptedEngine, Table, blended, markov_table
 from foredraft.errors import PairMismatch
+from foredraft.noise import GumbelNoise
 from foredraft.pair import check_pair
-from foredraft.sampling import GumbelNoise, History, Sampler
+from foredraft.sampling import History, Sampler
 from foredraft.trees import depths
 from foredraft.types import Budget, Draft, Ids, Law, Logits, Rule, SamplingParams
 from foredraft.verify import verify
@@ -90,7 +91,7 @@ def test_c2_residual_over_vocabularies_of_different_size_sums_to_1(target: int, 
     sampler = Sampler(SamplingParams(temperature=1.0), rule="residual", noise=noise)
     history = History([1])
     limit = min(target, draft)
-    ids, law = sampler.children(q_row[:limit], history, 1)
+    ids, law, _ = sampler.children(q_row[:limit], history, 1)
     assert law is not None
     proposal = Draft.chain(ids.tolist(), "q", (law,))
     rows: Logits = np.stack([p_row, p_row])

@@ -14,7 +14,8 @@ from foredraft.drafters.base import Drafter
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.engines.scripted import ScriptedEngine, blended, markov_table
-from foredraft.sampling import GumbelNoise, History, Sampler
+from foredraft.noise import GumbelNoise
+from foredraft.sampling import History, Sampler
 from foredraft.types import Budget, Draft, Law, Rule, SamplingParams
 from foredraft.verify import verify
 from tests.support.scripted import VOCAB, Run, begin, constant, generate, repeats, toy_engine
@@ -87,7 +88,7 @@ def test_d1_a_greedy_draft_is_a_point_mass() -> None:
     verdict = verify(Draft.chain([0], "greedy"), row, sampler, History([1]))
     assert noise.probability == pytest.approx(SOFTMAX[0], abs=5e-5)
     assert verdict.token in (1, 2, 3), "the residual excludes a rejected point mass"
-    ids, law = Sampler(SamplingParams(), rule="residual").children(row[0], History([1]), 2)
+    ids, law, _ = Sampler(SamplingParams(), rule="residual").children(row[0], History([1]), 2)
     assert ids.tolist() == [0, 1] and law is None, "greedy proposals carry no law"
 
 
@@ -184,7 +185,7 @@ def test_d8_a_drawn_token_never_has_probability_0() -> None:
     for k in (1, 4):
         for seed in range(500):
             sampler = Sampler(SamplingParams(temperature=1.0, seed=seed), rule="residual")
-            ids, law = sampler.children(row, History([1]), k)
+            ids, law, _ = sampler.children(row, History([1]), k)
             assert law is not None and law.prob(int(ids[0])) > 0.0
 
 

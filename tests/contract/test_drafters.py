@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from foredraft.drafters.ngram import NgramConfig, NgramDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.scripted import ScriptedEngine, ScriptedSession, markov_table
 from foredraft.sampling import History, Sampler
-from foredraft.trees import children, depths, is_tree, path_to
+from foredraft.trees import children, depths, is_tree, path_to, static_shape
 from foredraft.types import Budget, Draft, Ids, Rule, SamplingParams, Scores
+from tests.support.gates import Believing, Counting
 
 VOCAB, LIMIT = 30, 26
 """Ids from LIMIT on are padding, or unknown to the draft."""
@@ -56,9 +58,30 @@ texts = st.one_of(
     st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     st.builds(lambda part: part * 5, st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8)),
 )
+gates = st.one_of(
+    st.builds(Counting, st.integers(1, 6), st.integers(0, 6)),
+    st.builds(Believing, st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 0.1, 0.5])),
+)
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> Budget:
+    """All that a controller may ask for: trees with and without a shape, dynamic and merged ones, gates."""
+    gate = draw(st.none() | gates)
+    if draw(st.booleans()):
+        return Budget(draw(st.integers(1, 14)), draw(st.integers(1, 6)), 1, gate=gate)
+    flags = draw(st.booleans()), draw(st.booleans())
+    found = Budget(draw(st.integers(1, 14)), draw(st.integers(1, 6)), draw(st.integers(2, 4)), (), *flags, gate)
+    if draw(st.booleans()):
+        return found
+    shape = static_shape(replace(found, branches=draw(st.integers(1, found.branches))))
+    return replace(found, shape=tuple(shape.tolist()))
+
+
 budgets = st.one_of(
     st.builds(Budget.chain, st.integers(1, 8)),
     st.builds(Budget, st.integers(1, 14), st.integers(1, 6), st.integers(1, 4)),
+    asked(),
 )
 rules: st.SearchStrategy[Rule] = st.sampled_from(["coupled", "residual"])
 samplers = st.builds(
@@ -89,7 +112,7 @@ def check_shape(draft: Draft, budget: Budget) -> None:
     assert is_tree(draft.parents)
     assert max(depths(draft.parents), default=0) <= budget.depth
     for siblings in children(draft.parents).values():
-        assert len(siblings) <= budget.branches
+        assert len(siblings) <= budget.branches * (2 if budget.merge else 1), "of each drafter"
         tokens = draft.tokens[siblings].tolist()
         assert len(set(tokens)) == len(tokens), "siblings are different tokens"
 
@@ -100,6 +123,14 @@ def check_tokens(draft: Draft) -> None:
         assert 0 <= token < LIMIT
         assert token not in BARRED
         assert parent < 0 or draft.tokens[parent] not in ENDS
+
+
+def check_effort(draft: Draft, budget: Budget) -> None:
+    """Every token with a confidence; a pass of a draft model for each level at most."""
+    assert draft.confidence is None or len(draft.confidence) == len(draft)
+    assert all(0.0 <= sure <= 1.0 for sure in draft.confidence or ())
+    assert 0 <= draft.passes <= budget.depth
+    assert (draft.passes > 0) or "model" not in draft.source or not len(draft)
 
 
 def check_laws(draft: Draft) -> None:
@@ -121,6 +152,7 @@ def test_a_proposal_is_legal(name: str, text: list[int], budget: Budget, sampler
     check_shape(draft, budget)
     check_tokens(draft)
     check_laws(draft)
+    check_effort(draft, budget)
     if not len(draft):
         assert draft.reason
         assert "\n" not in draft.reason
@@ -159,11 +191,47 @@ def test_a_model_fills_its_tree() -> None:
     assert max(len(siblings) for siblings in children(draft.parents).values()) == 3
 
 
-def test_a_draft_engine_without_trees_drafts_a_chain() -> None:
+TREES = {
+    "static": Budget(12, 4, 3),
+    "shape": Budget(6, 4, 3, shape=(-1, -1, 0, 0, 2, 4)),
+    "dynamic": Budget(12, 4, 3, dynamic=True),
+    "merged": Budget(12, 4, 3, merge=True),
+}
+
+
+@pytest.mark.parametrize("budget", TREES)
+def test_a_draft_engine_without_trees_drafts_a_chain(budget: str) -> None:
     text = [2, 4]
     chain = begun("model", text).propose(History(text), Budget.chain(4), sampler())
-    draft = begun("model without trees", text).propose(History(text), Budget(12, 4, 3), sampler())
+    draft = begun("model without trees", text).propose(History(text), TREES[budget], sampler())
     assert listed(draft) == listed(chain)
+
+
+@pytest.mark.parametrize("name", ["model", "model without trees"])
+def test_a_gate_stops_a_model_of_either_kind(name: str) -> None:
+    text, gate, endless = [2, 4], Counting(3, 2), Sampler(SamplingParams())
+    draft = begun(name, text).propose(History(text), Budget(8, 8, 1, gate=gate), endless)
+    assert (len(draft), draft.passes) == (2, 3)
+    if name == "model without trees":
+        tree = begun(name, text).propose(History(text), Budget(8, 8, 3, gate=gate), endless)
+        assert listed(tree) == listed(draft), "a tree's gate is a chain's gate where only a chain is possible"
+
+
+def test_a_lookup_and_a_model_in_one_tree() -> None:
+    """All that either of them says alone stands in it, the lookup's children first."""
+    text, budget = [2, 4, 6, 8, 2, 4, 6, 8, 2, 4], Budget(14, 4, 2, merge=True)
+    merged = begun("chain", text).propose(History(text), budget, sampler())
+    copied = begun("ngram", text).propose(History(text), budget, sampler())
+    rest = replace(budget, nodes=budget.nodes - len(copied))
+    guessed = begun("model", text).propose(History(text), rest, sampler())
+    assert merged.source == "ngram+model"
+    assert merged.tokens[: len(copied)].tolist() == copied.tokens.tolist()
+    spelt = [
+        {tuple(draft.tokens[path_to(draft.parents, node)].tolist()) for node in range(len(draft))}
+        for draft in (merged, copied, guessed)
+    ]
+    assert spelt[0] == spelt[1] | spelt[2]
+    assert spelt[1] - spelt[2] and spelt[2] - spelt[1], "neither says all of it"
 
 
 def test_null_gives_its_reason() -> None:
@@ -210,12 +278,14 @@ def test_whatever_was_accepted_the_next_proposal_is_that_of_a_fresh_drafter(
 TRUTH = markov_table(LIMIT, order=2, seed=5)
 
 
-def answer(drafter: Drafter, prompt: Sequence[int], rounds: int = 12) -> list[tuple[list[int], list[int]]]:
+def answer(
+    drafter: Drafter, prompt: Sequence[int], rounds: int = 12, budget: Budget = TREES["static"]
+) -> list[tuple[list[int], list[int]]]:
     """All proposals of one request, verified greedily against ``TRUTH``."""
     context, greedy, proposals = History(prompt), sampler(), []
     drafter.begin(prompt)
     for _ in range(rounds):
-        draft = drafter.propose(context, Budget(8, 4, 2), greedy)
+        draft = drafter.propose(context, budget, greedy)
         proposals.append(listed(draft))
         path, below = list[int](), children(draft.parents)
         while True:
@@ -231,14 +301,15 @@ def answer(drafter: Drafter, prompt: Sequence[int], rounds: int = 12) -> list[tu
 
 
 @over_drafters
-def test_nothing_leaks_into_the_next_request(name: str) -> None:
+@pytest.mark.parametrize("budget", TREES)
+def test_nothing_leaks_into_the_next_request(name: str, budget: str) -> None:
     """Cases G7, G8: a long request, a short unrelated one, the first one again."""
     random = np.random.default_rng(2)
     long = random.integers(0, LIMIT, 150).tolist()
     short = [LIMIT - 1 - token for token in long[:9]]
     drafter = DRAFTERS[name]()
-    got = [answer(drafter, prompt) for prompt in (long, short, long)]
-    alone = [answer(DRAFTERS[name](), prompt) for prompt in (long, short)]
+    got = [answer(drafter, prompt, budget=TREES[budget]) for prompt in (long, short, long)]
+    alone = [answer(DRAFTERS[name](), prompt, budget=TREES[budget]) for prompt in (long, short)]
     assert got == [alone[0], alone[1], alone[0]]
 
 

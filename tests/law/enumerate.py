@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from foredraft.sampling import Noise
+from foredraft.noise import Noise
 from foredraft.types import Floats, Ids, Law
 
 Outcome = TypeVar("Outcome", bound=Hashable)

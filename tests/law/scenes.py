@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foredraft.control import fixed
+from foredraft.control import Fixed, fixed
 from foredraft.decode import Limits, Parts, decode
 from foredraft.drafters.base import Drafter
+from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.model import ModelDrafter
+from foredraft.drafters.ngram import NgramConfig, NgramDrafter
 from foredraft.engines.scripted import ScriptedEngine, Table, markov_table
-from foredraft.sampling import History, Noise, Sampler
+from foredraft.noise import Noise
+from foredraft.sampling import History, Sampler
 from foredraft.trees import children, depths, path_to
 from foredraft.types import Budget, Draft, Law, Logits, Rule, SamplingParams, Step
 from foredraft.verify import verify
@@ -137,7 +140,7 @@ def _children(
     if scene.points is not None:
         drawn, law = list(scene.points(text))[:count], None
     else:
-        ids, law = sampler.children(scene.draft(text), history, count)
+        ids, law, _ = sampler.children(scene.draft(text), history, count)
         drawn = ids.tolist()
     history.shrink(length)
     return drawn, law
@@ -212,26 +215,33 @@ class PointDrafter:
 
 @dataclass(frozen=True)
 class LoopScene:
-    """A scene for the whole loop: ``length`` tokens are generated within ``budget`` (max_draft, tree, branches)."""
+    """A scene for the whole loop: ``length`` tokens are generated within ``budget``, or (max_draft, tree, branches).
+    ``copies``: an n-gram lookup over the text stands before the scene's drafter; ``temperature``: the draft model's."""
 
     scene: Scene
     length: int = 3
-    budget: tuple[int, int, int] = (2, 0, 1)
+    budget: Budget | tuple[int, int, int] = (2, 0, 1)
     eog: Tokens = ()
+    copies: bool = False
+    temperature: float | None = None
 
     def steps(self, noise: Noise) -> list[Step]:
         """Decode once; the drafter is a model, or the scene's deterministic one."""
         scene = self.scene
         vocab = len(scene.target(scene.prompt))
         engine = ScriptedEngine(scene.target, vocab)
-        drafter: Drafter = ModelDrafter(ScriptedEngine(scene.draft, vocab))
+        drafter: Drafter = ModelDrafter(ScriptedEngine(scene.draft, vocab), temperature=self.temperature)
         if scene.points is not None:
             drafter = PointDrafter(scene, noise)
+        if self.copies:
+            drafter = ChainDrafter([NgramDrafter(NgramConfig(min_n=1, cautious=False)), drafter])
         sampler = Sampler(scene.params, rule=scene.rule, noise=noise, eog_ids=self.eog)
-        parts = Parts(engine.open(), engine.info, sampler, drafter, fixed(*self.budget))
+        controller = Fixed(self.budget) if isinstance(self.budget, Budget) else fixed(*self.budget)
+        parts = Parts(engine.open(), engine.info, sampler, drafter, controller)
         limits = Limits(self.length, frozenset(self.eog), max_tv=scene.max_tv)
         steps = list(decode(parts, list(scene.prompt), limits))
-        assert all(step.reason in {None, "budget 0"} for step in steps), [step.reason for step in steps]
+        expected = {None, "budget 0", "model: not sure enough"}
+        assert {step.reason for step in steps} <= expected, [step.reason for step in steps]
         return steps
 
     def text(self, noise: Noise) -> Tokens:

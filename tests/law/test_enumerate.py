@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from foredraft.sampling import ACCEPT, DRAFT, TARGET, Noise
+from foredraft.noise import ACCEPT, DRAFT, TARGET, Noise
 from foredraft.types import Law
 from tests.law.enumerate import difference, law_of, total_variation
 

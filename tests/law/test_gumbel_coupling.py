@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foredraft.sampling import GumbelNoise, History, Sampler
+from foredraft.noise import GumbelNoise
+from foredraft.sampling import History, Sampler
 from foredraft.types import Draft, Floats, Law, Rule, SamplingParams
 from foredraft.verify import verify
 
@@ -60,7 +61,7 @@ def test_law_of_a_round_by_counting(rule: Rule) -> None:
     sampler = Sampler(SamplingParams(temperature=1.0, seed=9), rule=rule)
     history = History([0])
     for _ in range(count):
-        ids, soft = sampler.children(draft_row, history, 1)
+        ids, soft, _ = sampler.children(draft_row, history, 1)
         draft = Draft.chain(ids.tolist(), "test", None if soft is None else (soft,))
         verdict = verify(draft, np.stack([row, row]), sampler, history)
         first = int(draft.tokens[0]) if verdict.path else verdict.token

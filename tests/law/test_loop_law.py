@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foredraft.sampling import Noise
+from foredraft.noise import Noise
 from foredraft.types import Rule, SamplingParams
 from tests.law.enumerate import difference, law_of
 from tests.law.reference import Tokens, next_law

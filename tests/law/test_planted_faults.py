@@ -12,15 +12,18 @@ import pytest
 import foredraft.decode
 import foredraft.verify
 import tests.law.scenes
+from foredraft.drafters.growth import Nodes
 from foredraft.drafters.model import ModelDrafter
-from foredraft.sampling import TARGET, GumbelNoise, History, Sampler
+from foredraft.noise import TARGET, GumbelNoise
+from foredraft.sampling import Children, History, Sampler
 from foredraft.trees import children
-from foredraft.types import Budget, Draft, Floats, Law, Logits, SamplingParams, Verdict
+from foredraft.types import Budget, Draft, Floats, Logits, SamplingParams, Verdict
 from foredraft.verify import _Trial
 from tests.law.enumerate import EnumeratedNoise, difference, law_of
 from tests.law.reference import Tokens
 from tests.law.scenes import LoopScene, Scene, constant, text_of_round, world
 from tests.law.test_relaxed_law import assert_mixture
+from tests.support.gates import Believing
 
 SOFT = SamplingParams(temperature=1.0)
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8)
@@ -153,11 +156,8 @@ def test_greedy_draft_with_a_soft_law_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert error(replace(scene, draft_params=SamplingParams())) < 1e-12
     drawn = Sampler.children
 
-    def greedy(
-        self: Sampler, logits: Logits, history: History, k: int
-    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], Law | None]:
-        _, law = drawn(self, logits, history, k)
-        return np.argsort(-logits)[:k].astype(np.int32), law
+    def greedy(self: Sampler, logits: Logits, history: History, k: int) -> Children:
+        return drawn(self, logits, history, k)._replace(ids=np.argsort(-logits)[:k].astype(np.int32))
 
     monkeypatch.setattr(Sampler, "children", greedy)
     assert error(scene) > 1e-6
@@ -197,6 +197,24 @@ class TestInTheLoop:
             return draft
 
         monkeypatch.setattr(ModelDrafter, "propose", picky)
+        assert loop_error(loop) > 1e-6
+
+    @pytest.mark.parametrize(
+        "budget",
+        [
+            Budget(2, 2, 1, gate=Believing(keeps=0.3)),
+            Budget(1, 1, 1, gate=Believing(keeps=0.4)),
+            Budget(3, 2, 2, dynamic=True),
+            Budget(3, 2, 2, dynamic=True, gate=Believing(keeps=0.2)),
+        ],
+    )
+    def test_gate_and_dynamic_tree_that_choose_among_what_was_drawn(
+        self, budget: Budget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Harmless under ``coupled``; under accept-reject the same fault as the one above."""
+        loop = replace(self.LOOP, budget=budget)
+        assert loop_error(loop) < 1e-12
+        monkeypatch.setattr(Nodes, "droppable", True)
         assert loop_error(loop) > 1e-6
 
     def test_accepted_token_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:

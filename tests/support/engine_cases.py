@@ -22,7 +22,7 @@ from foredraft.engines.llama_native import NativeContext
 from foredraft.engines.llama_vocab import load_vocab
 from foredraft.engines.pytorch import TorchConfig, TorchEngine
 from foredraft.engines.scripted import ScriptedEngine
-from foredraft.sampling import hash_ids
+from foredraft.noise import hash_ids
 from foredraft.tokens import Tokenizer
 from foredraft.trees import path_to
 from foredraft.types import Ids, Logits

@@ -55,10 +55,12 @@ class Recorder:
 
 @dataclass
 class Guesser:
-    """Knows the text, but every third token it says is wrong; in trees wrong siblings stand around the right ones."""
+    """Knows the text, but some of its tokens are wrong, every third one unless ``right`` says otherwise; in trees wrong
+    siblings stand around the right ones."""
 
     text: list[int]
     vocab: int
+    right: float = 0.67
     name: str = "guesser"
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -88,7 +90,7 @@ class Guesser:
 
     def _token(self, context: History, depth: int, random: np.random.Generator) -> int:
         at = len(context) + depth
-        if at < len(self.text) and random.random() < 0.67:
+        if at < len(self.text) and random.random() < self.right:
             return self.text[at]
         return int(random.integers(0, self.vocab))
 

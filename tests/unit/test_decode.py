@@ -264,7 +264,7 @@ def test_emitted_tokens_say_whether_they_were_drafted() -> None:
     assert drafted == [[True, True, False], [False], [True] * 4 + [False], [False]]
 
 
-# --- reasons and rules ------------------------------------------------------------------------------------------------
+# --- reasons ----------------------------------------------------------------------------------------------------------
 
 
 def test_steps_say_why_nothing_was_drafted() -> None:
@@ -296,8 +296,12 @@ def test_the_prompt_is_given_to_the_drafter_once() -> None:
 def test_controller_sees_every_round_and_its_length() -> None:
     class Watching:
         def __init__(self) -> None:
+            self.begun: list[int] = []
             self.lengths: list[int] = []
             self.steps: list[Step] = []
+
+        def begin(self) -> None:
+            self.begun.append(len(self.lengths))
 
         def budget(self, length: int) -> Budget:
             self.lengths.append(length)
@@ -308,10 +312,14 @@ def test_controller_sees_every_round_and_its_length() -> None:
 
     watching = Watching()
     answer = generate(replace(RUN, controller=watching, drafter=always_right(TABLE)).upto(12))
+    assert watching.begun == [0], "once, before the first round"
     assert watching.steps == answer.rounds
     generated = np.cumsum([0, *(step.generated for step in answer.rounds)]).tolist()
     assert watching.lengths == [3 + count for count in generated[:-1]]
     assert [step.drafted for step in answer.rounds] == [1, 2, 0, 1, 2, 0]
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_tv", [0.0, 1.0, -0.1, math.nan])

@@ -52,6 +52,10 @@ BROKEN: dict[str, tuple[Draft | None, str]] = {
     "lists": (shaped([7, 8], [-1, 0]), "'list' object has no attribute 'dtype'"),
     "a matrix": (shaped(ints(7, 8).reshape(1, 2), ints(-1).reshape(1, 1)), "draft tokens is 'int32[1, 2]'"),
     "fewer laws": (shaped(ints(7, 9), ints(-1, 0), (HALF,)), "draft laws is 1; allowed: one for each of the 2"),
+    "confidence of one of two": (
+        Draft(ints(7, 8), ints(-1, 0), None, "third-party", None, (0.5,)),
+        "draft confidence is 1; allowed: one for each of the 2 tokens",
+    ),
     "token outside its law": (shaped(ints(8), ints(-1), (HALF,)), "drafted siblings is [8]; allowed: tokens in"),
     "token behind its law": (shaped(ints(20), ints(-1), (HALF,)), "drafted siblings is [20]; allowed: tokens in"),
     "no law at all": (shaped(ints(7), ints(-1), (None,)), "'NoneType' object has no attribute 'ids'"),  # type: ignore[arg-type]

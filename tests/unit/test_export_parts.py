@@ -24,7 +24,7 @@ from foredraft.export.selfcheck import CHUNKINGS, LENGTH, TREES, Difference, Evi
 from foredraft.export.source import file_facts, open_source
 from foredraft.models.config import DecoderConfig
 from foredraft.models.load import load_decoder, read_config
-from foredraft.sampling import hash_ids
+from foredraft.noise import hash_ids
 from foredraft.trees import path_to
 from foredraft.types import Ids, Logits, Scores
 from tests.support import tiny_models, tiny_torch

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from foredraft.sampling import DRAFT, TARGET, GumbelNoise, hash_ids, largest
+from foredraft.noise import DRAFT, TARGET, GumbelNoise, hash_ids, largest
 from foredraft.types import Floats, Ids, Law
 
 MASK = (1 << 64) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foredraft.errors import EngineFailure, InvalidValue
-from foredraft.sampling import DRAFT, TARGET, GumbelNoise, History, Sampler, log_softmax_at, top_logprobs
+from foredraft.noise import DRAFT, TARGET, GumbelNoise
+from foredraft.sampling import History, Sampler, log_softmax_at, top_logprobs
 from foredraft.types import Law, Logits, SamplingParams
 from tests.law.reference import edited_row, truncated
 
@@ -215,6 +217,16 @@ class TestEdits:
         assert sampler.ends(1) and not sampler.ends(0)
         assert sampler.draft_stream == DRAFT
 
+    def test_restriction_may_change_the_temperature(self) -> None:
+        params = SamplingParams(temperature=1.0, top_k=3, min_p=0.01, seed=8)
+        sampler = Sampler(params, rule="residual", eog_ids=[1])
+        warm = sampler.restricted([], 2.0)
+        assert warm.params == replace(params, temperature=2.0)
+        assert (warm.rule, warm.noise, warm.ends(1)) == ("residual", sampler.noise, True)
+        assert sampler.restricted([]).params == params
+        greedy = Sampler(SamplingParams()).restricted([], 2.0)
+        assert greedy.params.greedy, "a greedy target is drafted for greedily"
+
 
 class TestBadLogits:
     @pytest.mark.parametrize("params", [SamplingParams(), SOFT, SamplingParams(temperature=1.0, top_k=1, top_p=0.5)])
@@ -246,21 +258,21 @@ class TestChoices:
         rng = np.random.default_rng(2)
         for _ in range(30):
             row = rng.standard_normal(40).astype(np.float32)
-            ids, law = sampler.children(row, history, 3)
+            ids, law, _ = sampler.children(row, history, 3)
             assert law is None
             assert len(set(ids.tolist())) == len(ids) == 3
             assert int(ids[0]) == sampler.choose(row, history)
             history.push(int(ids[0]))
 
     def test_greedy_children_are_the_best_tokens(self) -> None:
-        ids, law = Sampler(SamplingParams(), rule="residual").children(logits(1, 3, -math.inf, 2), History([0]), 9)
+        ids, law, _ = Sampler(SamplingParams(), rule="residual").children(logits(1, 3, -math.inf, 2), History([0]), 9)
         assert (ids.tolist(), law) == ([1, 3, 0], None)
 
     def test_residual_children_come_with_their_law(self) -> None:
         noise = GumbelNoise(4)
         sampler = Sampler(SOFT, rule="residual", noise=noise)
         row, history = logits(0.0, 1.0, 0.5), History([0, 0])
-        ids, law = sampler.children(row, history, 2)
+        ids, law, _ = sampler.children(row, history, 2)
         assert law is not None
         assert dense(law, 3) == found_law(row, SOFT, [0, 0], [])
         assert ids.tolist() == noise.ranked(law, 2, 2, DRAFT).tolist()

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foredraft.errors import InvalidValue, UsageError
-from foredraft.types import RULES, Budget, Draft, Emitted, Law, SamplingParams, Seconds, Step, Verdict
+from foredraft.trees import depths, is_tree
+from foredraft.types import RULES, Budget, Draft, Emitted, Law, SamplingParams, Seconds, Step, Trial, Verdict
 
 LAW = Law(np.array([2, 5, 9], np.int32), np.log([0.2, 0.5, 0.3]) + 7.0)
 
@@ -41,7 +44,8 @@ class TestDraft:
         draft = Draft.empty("ngram", "no earlier occurrence")
         assert (len(draft), draft.source, draft.reason, draft.laws) == (0, "ngram", "no earlier occurrence", None)
         assert draft.tokens.dtype == draft.parents.dtype == np.int32
-        assert (Draft.empty().source, Draft.empty().reason) == ("none", None)
+        assert (Draft.empty().source, Draft.empty().reason, Draft.empty().passes) == ("none", None, 0)
+        assert Draft.empty("model", "not sure enough", 3).passes == 3
 
     def test_chain(self) -> None:
         draft = Draft.chain([4, 4, 6], "model", (LAW, LAW, LAW))
@@ -61,10 +65,6 @@ def test_integers_beyond_every_float_are_no_overflow(name: str) -> None:
         assert getattr(SamplingParams(**huge), name) == 10**400
 
 
-def test_budget_chain() -> None:
-    assert Budget.chain(5) == Budget(nodes=5, depth=5, branches=1)
-
-
 def test_seconds_add_up() -> None:
     total = Seconds(1.0, 2.0, 3.0, 4.0) + Seconds(0.5, 0.0, 0.25, 0.125)
     assert total == Seconds(1.5, 2.0, 3.25, 4.125)
@@ -76,6 +76,7 @@ def test_step_ids() -> None:
     step = Step((Emitted(4, True), Emitted(9, False)), 2, 2, 1, 2, 3, Seconds(), "model")
     assert step.ids == (4, 9)
     assert (step.finish_reason, step.bias, step.hidden_bytes, step.reason) == (None, 0.0, 0, None)
+    assert (step.rung, step.why, step.trials, step.passes) == ("off", None, (), 0)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_step_ids() -> None:
         (SamplingParams(), "temperature"),
         (Verdict((), 0, 0), "token"),
         (Draft.empty(), "tokens"),
+        (Trial(2, 0), "rank"),
         (LAW, "ids"),
         (Seconds(), "draft"),
     ],
@@ -97,6 +99,99 @@ def test_values_are_frozen(value: object, name: str) -> None:
 
 def test_rules() -> None:
     assert RULES == ("coupled", "residual", "relaxed")
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def trees_of(most: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Parents of a random tree of 1..most nodes."""
+    return st.integers(1, most).flatmap(lambda size: st.tuples(*(st.integers(-1, node - 1) for node in range(size))))
+
+
+@st.composite
+def budgets(draw: st.DrawFn, *, inner: bool = True) -> Budget:
+    """Chains, trees with and without a shape, dynamic and merged ones, and budgets by drafter."""
+    branches = draw(st.integers(1, 4))
+    nodes, depth = draw(st.integers(0, 12)), draw(st.integers(0, 8))
+    shape = draw(st.just(()) | trees_of(12))
+    sources = draw(st.dictionaries(st.sampled_from(["ngram", "model"]), budgets(inner=False))) if inner else {}
+    return Budget(nodes, depth, branches, shape, draw(st.booleans()), draw(st.booleans()), None, sources, "why")
+
+
+def levels(shape: tuple[int, ...]) -> list[int]:
+    found: list[int] = depths(np.array(shape, np.int32)).tolist()
+    return found
+
+
+def check_cut(cut: Budget, wish: Budget, nodes: int, depth: int, tree: bool) -> None:
+    assert 0 <= cut.nodes <= max(0, min(wish.nodes, nodes))
+    assert 0 <= cut.depth <= max(0, min(wish.depth, depth, cut.nodes))
+    assert (cut.nodes == 0) == (cut.depth == 0) == (min(wish.nodes, wish.depth, nodes, depth) <= 0)
+    assert is_tree(np.array(cut.shape, np.int32)) and len(cut.shape) <= cut.nodes
+    assert max(levels(cut.shape), default=0) <= cut.depth
+    if cut.nodes and (not tree or wish.branches == 1):
+        assert cut == Budget.chain(cut.nodes)
+        assert cut.nodes == min(wish.nodes, wish.depth, nodes, depth), "no shorter than it has to be"
+    elif cut.nodes:
+        kept = (cut.branches, cut.dynamic, cut.merge, bool(cut.shape))
+        assert kept == (wish.branches, wish.dynamic, wish.merge, bool(wish.shape))
+        assert cut.nodes == min(wish.nodes, nodes)
+    else:
+        assert cut == Budget(0, 0, 0)
+    assert (cut.gate, cut.why) == (wish.gate, wish.why)
+
+
+class TestBudget:
+    def test_chain(self) -> None:
+        assert Budget.chain(5) == Budget(nodes=5, depth=5, branches=1)
+
+    @given(wish=budgets(), nodes=st.integers(-2, 12), depth=st.integers(-2, 9), tree=st.booleans())
+    def test_within(self, wish: Budget, nodes: int, depth: int, tree: bool) -> None:
+        cut = wish.within(nodes, depth, tree=tree)
+        check_cut(cut, wish, nodes, depth, tree)
+        assert list(cut.sources) == list(wish.sources), "their order is the order of asking"
+        for name, budget in cut.sources.items():
+            most, deepest = min(wish.nodes, nodes), min(wish.depth, depth)
+            check_cut(budget, wish.sources[name], most, min(deepest, most), tree)
+
+    @given(wish=budgets(), nodes=st.integers(0, 12), depth=st.integers(0, 9), tree=st.booleans())
+    def test_within_twice_is_within_once(self, wish: Budget, nodes: int, depth: int, tree: bool) -> None:
+        once = wish.within(nodes, depth, tree=tree)
+        twice = once.within(nodes, depth, tree=tree)
+        assert (twice, dict(twice.sources)) == (once, dict(once.sources))
+
+    @given(shape=trees_of(12), nodes=st.integers(1, 12), depth=st.integers(1, 8))
+    def test_a_cut_shape_is_the_first_nodes_that_lie_within_the_depth(
+        self, shape: tuple[int, ...], nodes: int, depth: int
+    ) -> None:
+        """Written as paths of ranks, so that the nodes' numbers do not matter."""
+        cut = Budget(12, 8, 12, shape).within(nodes, depth, tree=True).shape
+        fits = [node for node, level in enumerate(levels(shape)) if level <= depth][: min(nodes, 12)]
+        numbers = {-1: -1} | {node: number for number, node in enumerate(fits)}
+        assert cut == tuple(numbers[shape[node]] for node in fits)
+
+    def test_cut_shapes_by_hand(self) -> None:
+        wish = Budget(6, 3, 2, shape=(-1, -1, 0, 0, 2, 4))
+        assert wish.within(6, 3, tree=True).shape == (-1, -1, 0, 0, 2)
+        assert wish.within(6, 2, tree=True).shape == (-1, -1, 0, 0)
+        assert wish.within(3, 3, tree=True).shape == (-1, -1, 0)
+        assert wish.within(6, 3, tree=False) == Budget.chain(3)
+
+    def test_a_chain_s_shape_is_its_length(self) -> None:
+        assert Budget(3, 3, 1, shape=(-1, 0, 1), dynamic=True, merge=True).within(2, 9, tree=True) == Budget.chain(2)
+
+    def test_of(self) -> None:
+        chain, tree = Budget.chain(3), Budget(8, 4, 2)
+        joint = Budget(8, 4, 2, sources={"ngram": chain, "model": tree})
+        assert (joint.of("ngram"), joint.of("model")) == (chain, tree)
+        assert joint.of("head").nodes == 0, "who is not named is not asked"
+        assert tree.of("model") is tree, "no names: it holds for all"
+
+    def test_gates_reasons_and_sources_are_no_part_of_equality(self) -> None:
+        """Two budgets that ask for the same are the same."""
+        assert Budget(3, 3, 1, why="a", sources={"model": Budget.chain(1)}) == Budget.chain(3)
+        assert hash(Budget(3, 3, 1, why="a")) == hash(Budget.chain(3))
 
 
 class TestSamplingParams:

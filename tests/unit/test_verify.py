@@ -10,7 +10,8 @@ import pytest
 
 from foredraft.engines.scripted import markov_table
 from foredraft.errors import EngineFailure, InvalidValue
-from foredraft.sampling import TARGET, GumbelNoise, History, Sampler
+from foredraft.noise import TARGET, GumbelNoise
+from foredraft.sampling import History, Sampler
 from foredraft.trees import path_to
 from foredraft.types import Draft, Ids, Law, Logits, Rule, SamplingParams, Verdict
 from foredraft.verify import check_max_tv, verify

@@ -12,6 +12,7 @@ import click
 
 from foredraft.chat import EncodedPrompt, encode_prompt
 from foredraft.cli.compare import Comparison, compare
+from foredraft.cli.costs import known_costs
 from foredraft.cli.options import (
     DRAFT_OPTIONS,
     MODEL_OPTIONS,
@@ -43,13 +44,19 @@ def generate(prompt: str | None, **values: Any) -> int:
     sampling = choices.sampling()
     text = read_prompt(prompt)
     choices.request((0,), sampling)
+    policy = choices.policy()
     view = View(quiet=choices.quiet, as_json=choices.as_json)
     setup = choices.setup()
     with view.status(f"loading {setup.target.name}"):
         pipeline = Pipeline.open(setup)
     with pipeline:
         encoded = encode_prompt(pipeline.tokenizer, text, system=choices.system, raw=choices.raw)
-        job = _Job(pipeline, encoded, choices.request(encoded.ids, sampling), view)
+        with view.status("measuring passes on this machine"):
+            costs = known_costs(pipeline, setup, policy, choices.profile)
+        for note in costs.notes:
+            view.note(note)
+        controller = policy.make(pipeline.engine.info, costs.priors)
+        job = _Job(pipeline, encoded, choices.request(encoded.ids, sampling, controller), view, policy.controller)
         pipeline.check(job.request)
         for note in _notes(job):
             view.note(note)
@@ -64,6 +71,7 @@ class _Job:
     prompt: EncodedPrompt
     request: Request
     view: View
+    controller: str
 
 
 def _notes(job: _Job) -> Iterator[str]:
@@ -138,6 +146,7 @@ def _document(job: _Job, summary: Summary) -> dict[str, Any]:
         "prompt_tokens": len(job.prompt.ids),
         "target": info.model,
         "draft": job.pipeline.drafter.name,
+        "controller": job.controller,
         "rule": request.rule,
         "seed": request.sampling.seed,
         "exact": request.rule != "relaxed",

@@ -10,6 +10,8 @@ import sys
 import click
 
 from foredraft import __version__
+from foredraft.cli.bench import bench
+from foredraft.cli.doctor import doctor
 from foredraft.cli.export import export
 from foredraft.cli.generate import INTERRUPTED, generate
 from foredraft.cli.models import models
@@ -24,6 +26,8 @@ def cli() -> None:
     """Exact speculative decoding for large language models on small machines."""
 
 
+cli.add_command(bench)
+cli.add_command(doctor)
 cli.add_command(export)
 cli.add_command(generate)
 cli.add_command(models)

@@ -8,21 +8,22 @@ import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from foredraft.catalogue import DEFAULT_TARGET
 from foredraft.cli.models import find_or_pull
-from foredraft.control import fixed
+from foredraft.control import Controller
 from foredraft.engines.llama_native import KV_TYPES
 from foredraft.engines.opening import AUTO, ENGINES, Settings
 from foredraft.errors import InvalidValue, PromptError
 from foredraft.pipeline import BUILT_IN, Request, Setup
+from foredraft.policy import CONTROLLERS, COST_DRAFT, COST_TREE, FIXED_DRAFT, Policy
 from foredraft.types import RULES, SamplingParams
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-DEFAULT_MAX_DRAFT = 4
 
 MODEL_OPTIONS = (
     click.option(
@@ -60,9 +61,35 @@ MODEL_OPTIONS = (
 )
 DRAFT_OPTIONS = (
     click.option(
-        "--max-draft", default=DEFAULT_MAX_DRAFT, show_default=True, metavar="K", help="Tokens drafted a round."
+        "--controller",
+        default="cost",
+        show_default=True,
+        type=click.Choice(CONTROLLERS),
+        help="How much to draft. cost: what pays under measured times, nothing if nothing does; threshold: by rolling "
+        "acceptance; fixed: always the same.",
     ),
-    click.option("--tree", default=0, metavar="N", help="Draft trees of N nodes, --max-draft deep. [default: chains]"),
+    click.option(
+        "--max-draft",
+        type=int,
+        metavar="K",
+        help=f"Tokens drafted a round; the most under cost. [default: {FIXED_DRAFT}, cost: {COST_DRAFT}]",
+    ),
+    click.option(
+        "--tree",
+        default="auto",
+        show_default=True,
+        metavar="auto|N|off",
+        help="Draft trees of N nodes, at most N under cost. auto: where the cost controller finds that trees pay.",
+    ),
+    click.option(
+        "--profile",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Device profile for the cost controller. [default: the one that doctor kept, or a quick measurement]",
+    ),
+    click.option(
+        "--draft-temperature", type=float, metavar="T", help="Temperature of a draft model. [default: the target's]"
+    ),
     click.option(
         "--rule", default="coupled", show_default=True, type=click.Choice(RULES), help="How drafts are accepted."
     ),
@@ -134,7 +161,7 @@ class Choices:
         engine = Settings(
             context=_natural("--ctx", self.ctx),
             threads=_natural("--threads", self.threads),
-            lines=max(64, self.tree),  # a tree has no more leaves than nodes
+            lines=max(64, self.tree_nodes or COST_TREE),  # a tree has no more leaves than nodes
             kv_type=self.kv_type,
             strict=self.strict,
         )
@@ -148,7 +175,22 @@ class Choices:
             self.allow_differing,
             self.engine,
             self.draft_engine,
+            self.draft_temperature,
         )
+
+    @property
+    def tree_nodes(self) -> int | None:
+        """``--tree`` as a node count; None for auto."""
+        if self.tree in ("auto", "off"):
+            return None if self.tree == "auto" else 0
+        try:
+            return int(self.tree)
+        except ValueError:
+            raise InvalidValue("--tree", self.tree, "auto, off or a number of nodes") from None
+
+    def policy(self) -> Policy:
+        """How much to draft."""
+        return Policy(self.controller, self.max_draft, self.tree_nodes)
 
     def sampling(self) -> SamplingParams:
         """The law; a seed is drawn if none is given."""
@@ -166,7 +208,7 @@ class Choices:
             seed=self.seed if self.seed is not None else secrets.randbits(32),
         )
 
-    def request(self, ids: tuple[int, ...], sampling: SamplingParams) -> Request:
+    def request(self, ids: tuple[int, ...], sampling: SamplingParams, controller: Controller | None = None) -> Request:
         """The speculative request."""
         if self.logprobs is not None and not self.as_json:
             raise InvalidValue("--logprobs", self.logprobs, "only together with --json")
@@ -175,7 +217,7 @@ class Choices:
         return Request(
             ids,
             sampling,
-            fixed(self.max_draft, self.tree),
+            controller,
             self.rule,
             self.max_tv if self.rule == "relaxed" else 0.0,
             self.max_tokens,

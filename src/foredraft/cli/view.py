@@ -15,7 +15,7 @@ from foredraft.cli.compare import Comparison
 from foredraft.pipeline import Request
 from foredraft.summary import Summary
 from foredraft.tokens import TextStream, Tokenizer
-from foredraft.types import Seconds, Step
+from foredraft.types import RUNGS, Seconds, Step
 
 
 class View:
@@ -48,7 +48,7 @@ class View:
         self._console.print(_speed_line(summary, prompt_tokens))
         self._console.print(_draft_line(summary, request))
         self._console.print(f"time: {_shares(summary.seconds)}")
-        for line in (*_why_not(summary), *_seed(request), *_lossy(summary, request)):
+        for line in (*_rungs(summary), *_why_not(summary), *_seed(request), *_lossy(summary, request)):
             self._console.print(line)
 
     def comparison(self, result: Comparison, request: Request, prompt_tokens: int) -> None:
@@ -65,10 +65,15 @@ class View:
         runs = min(len(result.plain_runs), len(result.speculative_runs))
         speedup, verdict = result.speedup, ""
         if speedup is not None and speedup < 1.0 and result.speculative.drafted:
-            verdict = " — drafting does not pay here; try --draft none or a smaller --max-draft"
+            verdict = " — drafting does not pay here; try --draft none"
         self._console.print(f"[bold]speed-up {_number(speedup)}×[/] ({_runs(runs)}, in turns){verdict}")
         self._console.print(_sameness(result, request))
-        for line in (*_why_not(result.speculative), *_seed(request), *_lossy(result.speculative, request)):
+        for line in (
+            *_rungs(result.speculative),
+            *_why_not(result.speculative),
+            *_seed(request),
+            *_lossy(result.speculative, request),
+        ):
             self._console.print(line)
 
 
@@ -141,6 +146,14 @@ def _shares(seconds: Seconds) -> str:
     total = seconds.total or 1.0
     parts = (("draft", seconds.draft), ("verify", seconds.verify), ("keep", seconds.keep), ("other", seconds.other))
     return ", ".join(f"{name} {part / total:.1%}" for name, part in parts)
+
+
+def _rungs(summary: Summary) -> list[str]:
+    """What the rounds drafted, and the controller's last word."""
+    if not summary.rungs or summary.why is None:
+        return []
+    counts = ", ".join(f"{rung} {summary.rungs[rung]}" for rung in RUNGS if rung in summary.rungs)
+    return [f"rounds: {counts}; last decision: {escape(summary.why)}"]
 
 
 def _why_not(summary: Summary) -> list[str]:

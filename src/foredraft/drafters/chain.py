@@ -1,8 +1,12 @@
-"""The first drafter with something to say."""
+"""The first drafter with something to say, or several of them in one tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import numpy as np
 
 from foredraft.drafters.base import Drafter
 from foredraft.sampling import History, Sampler
@@ -16,13 +20,13 @@ class ChainDrafter:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = tuple(drafters)
         self._failed: dict[int, str] = {}
-        self._last: int | None = None
+        self._asked: dict[int, tuple[int, ...]] = {}  # drafter -> where its nodes lie in the proposal
         self.name = "+".join(drafter.name for drafter in drafters)
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Begin all of them."""
         self._failed.clear()
-        self._last = None
+        self._asked = {}
         for index, drafter in enumerate(self._drafters):
             try:
                 drafter.begin(prompt)
@@ -30,35 +34,63 @@ class ChainDrafter:
                 self._leave_out(index, error)
 
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
-        """The first non-empty proposal, under its own drafter's name; else all reasons joined."""
-        reasons = []
+        """The first non-empty proposal, under its own drafter's name; else all reasons joined. With ``budget.merge``
+        all proposals become one tree (rule ``coupled`` only: siblings of different laws cannot be accepted and rejected
+        in turn)."""
+        merge = budget.merge and sampler.rule == "coupled"
+        reasons, found, passes = [], [], 0
+        room = budget.nodes
+        for index in self._order(budget):
+            draft = self._ask(
+                index, context, budget.of(self._drafters[index].name).within(room, room, tree=True), sampler
+            )
+            passes += draft.passes
+            if not len(draft):
+                reasons.append(draft.reason or f"{self._drafters[index].name}: nothing to propose")
+                continue
+            found.append((index, draft))
+            room -= len(draft)
+            if not merge or room <= 0:
+                break
+        self._asked = {}
+        if not found:
+            return Draft.empty(self.name, "; ".join(reasons) or f"{self.name}: budget 0", passes)
+        if len(found) == 1:
+            index, draft = found[0]
+            self._asked = {index: tuple(range(len(draft)))}
+            return draft if passes == draft.passes else replace(draft, passes=passes)
+        merged = merge_drafts([draft for _, draft in found])
+        self._asked = {index: numbers for (index, _), numbers in zip(found, merged.numbers, strict=True)}
+        return replace(merged.draft, passes=passes)
+
+    def _order(self, budget: Budget) -> list[int]:
+        """The drafters to ask, in the budget's order where it names them."""
+        indices = range(len(self._drafters))
+        if not budget.sources:
+            return list(indices)
+        wanted = list(budget.sources)
+        named = [index for index in indices if budget.of(self._drafters[index].name).nodes > 0]
+        return sorted(named, key=lambda index: wanted.index(self._drafters[index].name))
+
+    def _ask(self, index: int, context: History, budget: Budget, sampler: Sampler) -> Draft:
+        if index in self._failed:
+            return Draft.empty(self.name, self._failed[index])
         length = len(context)
-        for index, drafter in enumerate(self._drafters):
-            if index in self._failed:
-                reasons.append(self._failed[index])
-                continue
-            try:
-                draft = drafter.propose(context, budget, sampler)
-            except Exception as error:  # noqa: BLE001  see begin
-                context.shrink(length)
-                self._leave_out(index, error)
-                reasons.append(self._failed[index])
-                continue
-            if len(draft):
-                self._last = index
-                return draft
-            reasons.append(draft.reason or f"{drafter.name}: nothing to propose")
-        self._last = None
-        return Draft.empty(self.name, "; ".join(reasons))
+        try:
+            return self._drafters[index].propose(context, budget, sampler)
+        except Exception as error:  # noqa: BLE001  see begin
+            context.shrink(length)
+            self._leave_out(index, error)
+            return Draft.empty(self.name, self._failed[index])
 
     def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        """Tell the one that proposed."""
-        if self._last is None:
-            return
-        try:
-            self._drafters[self._last].observe(accepted, hidden)
-        except Exception as error:  # noqa: BLE001  see begin
-            self._leave_out(self._last, error)
+        """Tell each one that proposed how far its own tokens went."""
+        for index, numbers in self._asked.items():
+            own = [numbers.index(node) for node in takewhile(numbers.__contains__, accepted)]
+            try:
+                self._drafters[index].observe(own, hidden[: len(own) + 1] if hidden is not None else None)
+            except Exception as error:  # noqa: BLE001  see begin
+                self._leave_out(index, error)
 
     def _leave_out(self, index: int, error: Exception) -> None:
         self._failed[index] = f"{self._drafters[index].name} failed: {error}"
@@ -67,3 +99,36 @@ class ChainDrafter:
         """Close all of them."""
         for drafter in self._drafters:
             drafter.close()
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One tree of several proposals; ``numbers``: for each proposal where its nodes lie in the tree."""
+
+    draft: Draft
+    numbers: list[tuple[int, ...]]
+
+
+def merge_drafts(drafts: Sequence[Draft]) -> Merged:
+    """All paths of ``drafts`` (without laws) in one tree: equal beginnings are stored once, earlier drafts' children
+    are tried first."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    confidence: list[float] = []
+    index: dict[tuple[int, int], int] = {}
+    numbers = []
+    for draft in drafts:
+        own: list[int] = []
+        sure = draft.confidence or (1.0,) * len(draft)
+        for node, (token, parent) in enumerate(zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)):
+            above = own[parent] if parent >= 0 else -1
+            if (above, token) not in index:
+                index[above, token] = len(tokens)
+                tokens.append(token)
+                parents.append(above)
+                confidence.append(sure[node])
+            own.append(index[above, token])
+        numbers.append(tuple(own))
+    source = "+".join(dict.fromkeys(draft.source for draft in drafts))
+    tree = Draft(np.array(tokens, np.int32), np.array(parents, np.int32), None, source, None, tuple(confidence))
+    return Merged(tree, numbers)

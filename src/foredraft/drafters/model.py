@@ -10,21 +10,34 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from foredraft.drafters.growth import Growth, growth
 from foredraft.engines.base import Engine, Session, emptied
 from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
-from foredraft.trees import children, path_to, static_shape
-from foredraft.types import Budget, Draft, Ids, Law, Logits
+from foredraft.types import Budget, Draft, Logits
+
+_CATCH_UP = 8
+"""Tokens that a draft which was not asked for a while reads in about the time of one pass."""
 
 
 class ModelDrafter:
     """``limit``: ids from here on are padding, or unknown to one side, and never proposed or fed. ``barred``: single
-    ids that may not be proposed (they mean something else to the target)."""
+    ids that may not be proposed (they mean something else to the target). ``temperature`` of the draft (None: the
+    target's; a greedy target is always drafted for greedily)."""
 
     def __init__(
-        self, engine: Engine, *, limit: int | None = None, barred: Iterable[int] = (), name: str = "model"
+        self,
+        engine: Engine,
+        *,
+        limit: int | None = None,
+        barred: Iterable[int] = (),
+        name: str = "model",
+        temperature: float | None = None,
     ) -> None:
+        if temperature is not None and not 0.0 < temperature < float("inf"):
+            raise InvalidValue("draft temperature", temperature, "a positive number, or none for the target's")
         self.name = name
+        self._temperature = temperature
         self._engine = engine
         self._session: Session | None = None
         self._limit = min(limit or engine.info.vocab_size, engine.info.vocab_size)
@@ -47,22 +60,28 @@ class ModelDrafter:
             self._keep(session, ())
 
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
-        """A chain or tree within ``budget``, drawn with the target's own noise (rule ``coupled``)."""
-        session = self._opened()
+        """A chain or tree within ``budget``, drawn with the target's own noise (rule ``coupled``), one pass a level."""
+        session, budget = self._opened(), budget.of(self.name)
+        if budget.nodes == 0:
+            return Draft.empty(self.name, budget.why or f"{self.name}: budget 0")
         self._look(context.tokens)
         if not self._view or context.tokens[-1] >= self._limit:
             return Draft.empty(self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft")
         if not self._engine.info.tree:
-            budget = Budget.chain(min(budget.nodes, budget.depth))
-        self._fit(session, budget.nodes)
-        growth = _Growth(static_shape(budget), self._sampler(sampler), context)
-        growth.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
-        while level := growth.next_level():
-            self._deepen(session, growth, level)
-        draft = growth.draft(self.name)
-        if not len(draft):
+            budget = budget.within(budget.nodes, budget.depth, tree=False)
+        grown = growth(budget, self._sampler(sampler), context)
+        self._fit(session, grown.most_fed)
+        grown.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
+        passes = 1 + (self._unseen - 1) // _CATCH_UP
+        while level := grown.next_level():
+            self._deepen(session, grown, level)
+            passes += 1
+        finished = grown.finish()
+        if not finished.nodes:
             self._keep(session, ())
-        return draft
+            return Draft.empty(self.name, f"{self.name}: not sure enough", passes)
+        self._fed = {new: self._fed[old] for new, old in enumerate(finished.nodes) if old in self._fed}
+        return finished.draft(self.name, passes)
 
     def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
         """Roll the cache back to the committed tokens and the accepted ones that the draft model has seen."""
@@ -80,11 +99,11 @@ class ModelDrafter:
         return self._session
 
     def _sampler(self, sampler: Sampler) -> Sampler:
-        """The request's sampler with the barred ids taken out, made once per request."""
-        if not self._barred:
+        """The request's sampler with the barred ids taken out, at the draft's temperature, made once per request."""
+        if not self._barred and self._temperature is None:
             return sampler
         if self._restricted is None or self._restricted[0] is not sampler:
-            self._restricted = (sampler, sampler.restricted(self._barred))
+            self._restricted = (sampler, sampler.restricted(self._barred, self._temperature))
         return self._restricted[1]
 
     def _look(self, text: Sequence[int]) -> None:
@@ -112,15 +131,15 @@ class ModelDrafter:
         parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
         return session.extend(tokens, parents, rows).logits
 
-    def _deepen(self, session: Session, growth: _Growth, level: list[int]) -> None:
+    def _deepen(self, session: Session, grown: Growth, level: list[int]) -> None:
         """Feed one level's inner nodes in one pass and draw their children."""
         base = self._unseen + len(self._fed)
-        parents = [self._fed.get(growth.parents[node], self._unseen - 1) for node in level]
-        tokens = np.array([growth.tokens[node] for node in level], np.int32)
+        parents = [self._fed.get(grown.parents[node], self._unseen - 1) for node in level]
+        tokens = np.array([grown.tokens[node] for node in level], np.int32)
         rows = session.extend(tokens, np.array(parents, np.int32), len(level)).logits
         for order, node in enumerate(level):
             self._fed[node] = base + order
-            growth.put(node, rows[order, : self._limit])
+            grown.put(node, rows[order, : self._limit])
 
     def _keep(self, session: Session, accepted: Sequence[int]) -> None:
         path = list(range(self._unseen))
@@ -130,54 +149,3 @@ class ModelDrafter:
             path.append(self._fed[node])
         session.keep(path)
         self._fed, self._unseen = {}, 0
-
-
-class _Growth:
-    """A tree under construction along a static shape. A node at the end of the text gets no children."""
-
-    def __init__(self, shape: Ids, sampler: Sampler, context: History) -> None:
-        self._planned = children(shape)
-        self._sampler = sampler
-        self._context = context
-        self._slot: dict[int, int] = {-1: -1}  # drafted node -> node of the shape
-        self._fresh: list[int] = []
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self._laws: list[Law | None] = []
-
-    def put(self, node: int, row: Logits) -> None:
-        """Draw the planned children of ``node`` from its logits ``row`` float32[V]."""
-        planned = self._planned.get(self._slot[node], [])
-        if not planned:
-            return
-        length = len(self._context)
-        for ancestor in path_to(self.parents, node):
-            self._context.push(self.tokens[ancestor])
-        ids, law = self._sampler.children(row, self._context, len(planned))
-        self._context.shrink(length)
-        for slot, token in zip(planned, ids.tolist(), strict=False):
-            self._slot[len(self.tokens)] = slot
-            self._fresh.append(len(self.tokens))
-            self.tokens.append(token)
-            self.parents.append(node)
-            self._laws.append(law)
-
-    def next_level(self) -> list[int]:
-        """The nodes added since the last call that are to have children."""
-        level = [
-            node
-            for node in self._fresh
-            if self._slot[node] in self._planned and not self._sampler.ends(self.tokens[node])
-        ]
-        self._fresh = []
-        return level
-
-    def draft(self, name: str) -> Draft:
-        """The finished proposal."""
-        laws = tuple(law for law in self._laws if law is not None)
-        return Draft(
-            np.array(self.tokens, np.int32),
-            np.array(self.parents, np.int32),
-            laws if laws and len(laws) == len(self.tokens) else None,
-            name,
-        )

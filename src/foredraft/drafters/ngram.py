@@ -9,13 +9,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
 from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
 from foredraft.trees import TreeBuilder
-from foredraft.types import Budget, Draft, Logits
+from foredraft.types import Budget, Draft, Gate, Logits
 
 _NEAR = 4
 """How many matched tokens being next to the copy point is worth."""
@@ -27,7 +29,8 @@ _RESUMES = 2
 class NgramConfig:
     """``min_n``/``max_n``: shortest and longest suffix matched. ``candidates``: earlier occurrences compared per
     level. ``resume``: after a miss, a single-token match this near behind the copy point also counts, so that copying
-    goes on after an edited word (0 = off). ``cautious``: a match of n tokens drafts at most n - 1."""
+    goes on after an edited word (0 = off). ``cautious``: a match of n tokens drafts at most n - 1, unless a
+    controller's gate decides."""
 
     min_n: int = 2
     max_n: int = 16
@@ -95,18 +98,29 @@ class NgramDrafter:
 
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
         """Continuations of the best matches; point-mass proposals (no law)."""
+        budget = budget.of(self.name)
         self._catch_up(context.tokens)
         builder = TreeBuilder(budget.nodes)
         self._origins = []
         depths: list[int] = []
+        confidence: list[float] = []
+        gated = budget.gate is not None and budget.branches <= 1
         for end in self._matches(max(1, budget.branches)):
-            builder.add(self._continuation(end, self._depth(end, budget.depth), sampler))
+            length = self._score(end)
+            builder.add(self._continuation(end, budget.depth if gated else self._depth(length, budget.depth), sampler))
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
+                confidence.append(1.0 - 1.0 / (1.0 + length + depths[-1]))
         if not builder.tokens:
             return Draft.empty(self.name, "ngram: no earlier occurrence")
-        return Draft(np.array(builder.tokens, np.int32), np.array(builder.parents, np.int32), None, self.name)
+        count = len(confidence)
+        if gated and budget.gate is not None:
+            count = _worth(budget.gate, confidence)
+            if not count:
+                return Draft.empty(self.name, "ngram: the match is too short to be worth it")
+        tokens, parents = (np.array(part[:count], np.int32) for part in (builder.tokens, builder.parents))
+        return Draft(tokens, parents, None, self.name, None, tuple(confidence[:count]))
 
     def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
         """Move the copy point behind the accepted tokens; a rejected copy leaves it where it was."""
@@ -165,9 +179,9 @@ class NgramDrafter:
         near = self._copied >= _RESUMES and 0 <= self._copy_point < end <= self._copy_point + self._config.resume
         return length + _NEAR * near
 
-    def _depth(self, end: int, most: int) -> int:
+    def _depth(self, length: int, most: int) -> int:
         """How far to trust a match: a short one is often a coincidence, and a rejected tail costs a wide pass."""
-        return min(most, max(1, self._score(end) - 1)) if self._config.cautious else most
+        return min(most, max(1, length - 1)) if self._config.cautious else most
 
     def _continuation(self, end: int, depth: int, sampler: Sampler) -> list[int]:
         """Tokens that followed the occurrence before ``end``, up to the end of a text; a copy may run on into itself
@@ -183,3 +197,9 @@ class NgramDrafter:
             if sampler.ends(token):
                 break
         return result
+
+
+def _worth(gate: Gate, confidence: Sequence[float]) -> int:
+    """How many tokens of a copied chain the gate keeps."""
+    shares = (gate.survival(depth, 0, sure) for depth, sure in enumerate(confidence, 1))
+    return gate.kept(list(accumulate(shares, mul)))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foredraft.engines.huge_pages import huge_heap
 from foredraft.errors import EngineFailure, InvalidValue, MissingExtra, ModelFileError
 from foredraft.manifest import Bounds, Manifest, Shape
 from foredraft.types import Logits
@@ -85,7 +86,7 @@ class NativeProgram:
     def __init__(self, path: Path, manifest: Manifest, threads: int) -> None:
         self.bounds: Bounds = manifest.bounds
         self._torch, runtime = load_runtime()
-        with captured_stderr() as lines:
+        with captured_stderr() as lines, huge_heap(manifest.program.bytes):
             try:
                 _set_threads(runtime, threads)
                 _check_runtime(runtime, path, manifest)

@@ -21,7 +21,7 @@ from foredraft.engines.llama_lines import ROOT, Lines
 from foredraft.engines.llama_native import KV_TYPES, ContextConfig, NativeContext, NativeModel
 from foredraft.engines.llama_vocab import LlamaVocab
 from foredraft.errors import ContextFull, EngineFailure, InvalidValue
-from foredraft.sampling import hash_ids
+from foredraft.noise import hash_ids
 from foredraft.types import Ids, Logits, Scores
 
 DEFAULT_CONTEXT = 4096

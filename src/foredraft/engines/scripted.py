@@ -12,7 +12,7 @@ import numpy as np
 
 from foredraft.engines.base import EngineInfo, Rollback, check_extend
 from foredraft.errors import ContextFull, EngineFailure, InvalidValue
-from foredraft.sampling import hash_ids
+from foredraft.noise import hash_ids
 from foredraft.trees import path_to
 from foredraft.types import Ids, Logits, Scores
 

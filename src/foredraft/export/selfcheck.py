@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foredraft.engines.base import Engine, Session
-from foredraft.sampling import hash_ids
+from foredraft.noise import hash_ids
 from foredraft.trees import path_to
 from foredraft.types import Ids, Logits
 

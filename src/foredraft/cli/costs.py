@@ -1,0 +1,59 @@
+"""Where the cost-aware controller's prior times come from: a profile that was given, one that is kept, a quick look."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from foredraft.control import Priors
+from foredraft.devices import DeviceProfile, read_profile
+from foredraft.doctor import QUICK, load_or_measure, loaded_of, subject_of
+from foredraft.errors import ContextFull, EngineFailure, InvalidValue, UsageError
+from foredraft.pipeline import Pipeline, Setup
+from foredraft.policy import Policy
+
+
+@dataclass(frozen=True)
+class KnownCosts:
+    """``priors`` for the controller, and what the user should know of them."""
+
+    priors: Priors
+    notes: tuple[str, ...] = ()
+    profile: DeviceProfile | None = None
+
+
+def known_costs(pipeline: Pipeline, setup: Setup, policy: Policy, profile: Path | None) -> KnownCosts:
+    """What is known of times before the first round. Measures, for a second or two, only where the controller needs it,
+    nothing is kept, and something may be drafted at all."""
+    guess = pipeline.priors()
+    if policy.controller != "cost":
+        if profile is not None:
+            raise InvalidValue("--profile", str(profile), "only with --controller cost, which alone knows times")
+        return KnownCosts(guess)
+    if not guess.sources or pipeline.engine.info.rollback == "none":
+        return KnownCosts(guess)
+    if profile is not None:
+        return _given(profile, setup, guess)
+    try:
+        found = load_or_measure(subject_of(setup), lambda: nullcontext(loaded_of(pipeline)), QUICK)
+    except (ContextFull, EngineFailure, UsageError) as error:
+        return KnownCosts(guess, (f"passes could not be measured ({error}); starting from a guess",))
+    return KnownCosts(found.profile.as_priors(tuple(guess.sources)), (), found.profile)
+
+
+def _given(path: Path, setup: Setup, guess: Priors) -> KnownCosts:
+    profile, own = read_profile(path), subject_of(setup)
+    notes = []
+    if profile.target.fingerprint != own.target.fingerprint:
+        notes.append(f"{path.name} was measured with {profile.target.name}, not with {own.target.name}")
+    elif profile.machine != own.machine:
+        notes.append(f"{path.name} was measured on another machine; times are corrected while decoding")
+    priors = profile.as_priors(tuple(guess.sources))
+    missing = [name for name in guess.sources if name not in priors.sources]
+    if missing:
+        notes.append(f"{path.name} knows no draft model; its cost is guessed from the size of its file")
+        priors = Priors(
+            priors.curve, True, priors.step_seconds, {**priors.sources, **{n: guess.sources[n] for n in missing}}
+        )
+    return KnownCosts(priors, tuple(notes), profile)

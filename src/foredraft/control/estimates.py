@@ -1,0 +1,111 @@
+"""Acceptance as it is seen: by depth, by rank among siblings, and by the draft's confidence; old rounds count less.
+
+Censored: a level counts only when it was evaluated, that is when everything above it was accepted, so that a short
+draft says nothing about deeper levels and a fully accepted one only that it was.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from foredraft.types import Trial
+
+SIBLINGS = (0.35, 0.25, 0.2, 0.15)
+"""Prior probability that the sibling of rank 1, 2, … is the target's choice, given that none before it is."""
+_LEAST, _MOST = 0.002, 0.998
+
+
+@dataclass(slots=True)
+class Counts:
+    """Discounted hits and trials, and a prior belief of some ``weight`` in trials."""
+
+    hits: float = 0.0
+    trials: float = 0.0
+
+    def add(self, hit: bool, keep: float) -> None:
+        """One more trial; everything before it counts ``keep`` as much."""
+        self.hits = self.hits * keep + hit
+        self.trials = self.trials * keep + 1.0
+
+    def mean(self, prior: float, weight: float) -> float:
+        """(hits + weight · prior) / (trials + weight)."""
+        return min(_MOST, max(_LEAST, (self.hits + weight * prior) / (self.trials + weight)))
+
+    def fade(self, share: float) -> None:
+        """Let go of all but ``share`` of what was seen."""
+        self.hits *= share
+        self.trials *= share
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Of one drafter. ``alpha`` and ``weight``: the prior; ``memory``: trials after which one counts 1/e."""
+
+    alpha: float = 0.6
+    weight: float = 2.0
+    memory: float = 60.0
+    depths: list[Counts] = field(default_factory=list)
+    siblings: list[Counts] = field(default_factory=list)
+    bins: list[Counts] = field(default_factory=lambda: [Counts() for _ in range(BINS)])
+    overall: Counts = field(default_factory=Counts)
+
+    def observe(self, trials: tuple[Trial, ...]) -> None:
+        """The levels of one round, root first."""
+        keep = math.exp(-1.0 / self.memory)
+        for depth, trial in enumerate(trials):
+            if depth == len(self.depths):
+                self.depths.append(Counts())
+            first = trial.rank == 0
+            self.depths[depth].add(first, keep)
+            self.overall.add(first, keep)
+            if trial.confidence is not None:
+                self.bins[_bin(trial.confidence)].add(first, keep)
+            for rank in range(1, trial.tried):
+                if 0 <= trial.rank < rank:
+                    break
+                if rank > len(self.siblings):
+                    self.siblings.append(Counts())
+                self.siblings[rank - 1].add(trial.rank == rank, keep)
+
+    def by_depth(self, most: int) -> list[float]:
+        """Acceptance of a first child at depth 1..``most``, given that the depth is reached. A depth seldom reached is
+        believed to be like the one above it, and the first one like the prior."""
+        found, above = [], self.overall.mean(self.alpha, self.weight)
+        for depth in range(most):
+            seen = self.depths[depth] if depth < len(self.depths) else Counts()
+            above = seen.mean(above, 6.0)
+            found.append(above)
+        return found
+
+    def by_rank(self, first: float, count: int) -> list[float]:
+        """Probability that the sibling of rank 0, 1, … is the target's choice where the first one's is ``first``."""
+        left, found = 1.0 - first, [first]
+        for rank in range(1, count):
+            prior = SIBLINGS[min(rank, len(SIBLINGS)) - 1]
+            seen = self.siblings[rank - 1] if rank <= len(self.siblings) else Counts()
+            share = seen.mean(prior, 8.0)
+            found.append(left * share)
+            left *= 1.0 - share
+        return found
+
+    def of(self, confidence: float) -> float:
+        """Acceptance of a token drafted with this ``confidence``: what was seen in its bin, the confidence itself being
+        worth a few trials, pulled towards the overall rate."""
+        overall = self.overall.mean(self.alpha, self.weight)
+        return self.bins[_bin(confidence)].mean(0.5 * (confidence + overall), 4.0)
+
+    def fade(self, share: float) -> None:
+        """Let go of all but ``share`` of what was seen."""
+        for counts in (*self.depths, *self.siblings, *self.bins, self.overall):
+            counts.fade(share)
+
+
+BINS = 9
+
+
+def _bin(confidence: float) -> int:
+    """Confidence on a logistic scale, from -4 to 4 and beyond, in ``BINS`` steps."""
+    inside = min(1.0 - 1e-9, max(1e-9, confidence))
+    place = math.log(inside / (1.0 - inside))
+    return max(0, min(BINS - 1, math.floor((place + 4.5) / 9.0 * BINS)))

@@ -1,0 +1,78 @@
+"""The cost-aware controller against the best setting a user could have fixed knowing the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+import pytest
+
+from foredraft.control import CostAware, CostConfig, Fixed, Threshold
+from foredraft.control.base import Controller
+from tests.support.scenarios import CLIFF, SCENARIOS, TILED, Scenario, always
+from tests.support.simulator import World, play, priors
+
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds, averaged over the same drawn texts."""
+
+    plain: float
+    best: float
+    best_name: str
+    cost: float
+    threshold: float
+
+    @property
+    def share(self) -> float:
+        """The controller's speed in units of the best fixed arm's."""
+        return self.best / self.cost
+
+    def __str__(self) -> str:
+        return (
+            f"best fixed {self.best_name} {self.plain / self.best:.2f}x plain, cost {self.plain / self.cost:.2f}x "
+            f"= {self.share:.3f} of it, threshold {self.best / self.threshold:.3f}"
+        )
+
+
+def auto(world: World, scenario: Scenario) -> Controller:
+    return CostAware(priors(world), CostConfig(tree=31 if scenario.trees else 0))
+
+
+def outcome(scenario: Scenario) -> Outcome:
+    worlds = [scenario.world(seed) for seed in SEEDS]
+    arms = {
+        name: fmean(play(world, controller, names) for world in worlds) for name, controller, names in scenario.arms()
+    }
+    best = min(arms, key=lambda name: arms[name])
+    cost = fmean(play(world, auto(world, scenario)) for world in worlds)
+    threshold = fmean(play(world, Threshold()) for world in worlds)
+    return Outcome(arms["off"], arms[best], best, cost, threshold)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_as_good_as_the_best_fixed_setting(scenario: Scenario) -> None:
+    found = outcome(scenario)
+    print(f"{scenario.name}: {found}")
+    assert found.share >= (1.05 if scenario.drifts else 0.97), str(found)
+
+
+@pytest.mark.parametrize("measured", [True, False], ids=["measured", "guessed"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario("always wrong", TILED, 0.25, always(0.0), length=256),
+        Scenario("always wrong, heavy", TILED, 0.8, always(0.0), length=256),
+        Scenario("cliff", CLIFF, 0.25, always(0.9), length=256),
+        Scenario("copies always wrong", TILED, copies=always(0.0001), length=256),
+        Scenario("copies over a cliff", CLIFF, copies=always(0.5), length=256),
+    ],
+    ids=lambda scenario: scenario.name,
+)
+def test_never_much_slower_than_plain(scenario: Scenario, measured: bool) -> None:
+    worlds = [scenario.world(seed) for seed in range(10, 16)]
+    plain = fmean(play(world, Fixed()) for world in worlds)
+    cost = fmean(play(world, CostAware(priors(world, measured=measured))) for world in worlds)
+    assert cost <= 1.03 * plain, f"{cost / plain:.3f} of plain"
