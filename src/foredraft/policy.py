@@ -36,10 +36,11 @@ class Policy:
             raise InvalidValue("tree", self.tree, "0 with the threshold controller, which drafts chains only")
 
     def make(self, info: EngineInfo, priors: Priors) -> Controller:
-        """A controller for an engine and what is known of its costs."""
+        """A controller for an engine and what is known of its costs; where there is no draft, one that asks for it, so
+        that the drafter can say why."""
         if self.controller == "threshold":
             return Threshold()
-        if self.controller == "fixed":
+        if self.controller == "fixed" or not priors.sources:
             return fixed(FIXED_DRAFT if self.max_draft is None else self.max_draft, self.tree or 0)
         longest = COST_DRAFT if self.max_draft is None else self.max_draft
         largest = COST_TREE if self.tree is None else self.tree

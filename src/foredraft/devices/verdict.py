@@ -20,6 +20,8 @@ HOPEFUL = 0.8
 """The α that a sentence speaks of: a good draft on a suitable text."""
 NOISY = 0.10
 """A curve known no better than this does not decide."""
+_TREE_MARGIN = 1.03
+"""A tree must promise this much more than the best chain: its estimates lean on more assumptions."""
 _CHEAPEST = 0.8
 """Wider passes may be a little cheaper than single ones (other kernels); below this something disturbed the clock."""
 _BRANCHES, _DEPTH, _LONGEST = 4, 8, 63
@@ -56,7 +58,7 @@ class DraftVerdict:
 
     @property
     def largest_tree(self) -> int:
-        """The largest tree that beats the best chain for some α; 0 if none does."""
+        """The largest tree that clearly beats the best chain for some α; 0 if none does."""
         return max((gain.size for gain in self.trees), default=0)
 
 
@@ -138,12 +140,12 @@ def _scaled(spent: Costs, factor: float) -> Costs:
 
 
 def _best_tree(profile: DeviceProfile, spent: Costs, chain: Gain) -> Gain:
-    """The best tree at the chain's α, of size 0 if the chain is as fast: siblings are accepted as often as controllers
+    """The best tree at the chain's α, of size 0 if it gains nothing worth speaking of: siblings are accepted as often as controllers
     believe before they have seen any (``control.estimates``)."""
     ranks = Acceptance().by_rank(chain.alpha, _BRANCHES)
     sizes = frozenset(width - 1 for width in profile.widths) if profile.widths else None
     shape = best_shape([ranks], spent.tree, Bounds(min(_LONGEST, profile.curve[-1].width - 1), _DEPTH, sizes))
-    if shape is None or shape.rate <= chain.speedup or _is_chain(shape.parents):
+    if shape is None or shape.rate <= _TREE_MARGIN * chain.speedup or _is_chain(shape.parents):
         return Gain(chain.alpha, 0, chain.speedup)
     return Gain(chain.alpha, len(shape.parents), shape.rate)
 

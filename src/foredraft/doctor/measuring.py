@@ -127,11 +127,12 @@ class _Measuring:
         return [_Job(0, _CHAIN_PARENTS, back=True), *([_Job(0, tree, back=True)] if self._info.tree else [])]
 
     def look(self) -> None:
-        """Everything once, within half of the time: the first two widths and the drafts always, the rest while time is
-        left."""
+        """Everything once, within half of the time (quick: all of it): the first two widths and the drafts always, the
+        rest while time is left."""
         drafts, todo = self._draft_jobs(), self._widths()
+        until = self._settings.seconds * (1.0 if self._settings.quick else 0.5)
         for number, width in enumerate(todo):
-            if number >= 2 and self._spent() > self._settings.seconds / 2:
+            if number >= 2 and self._spent() > until:
                 left_out = ", ".join(map(str, sorted(todo[number:])))
                 self._notes.append(f"widths {left_out} were left out, there was no time; --seconds gives more")
                 break
@@ -204,7 +205,8 @@ class _Measuring:
         bench, info = self._benches[0], self._info
         comparisons = len(widths) + info.tree
         refill = 0.0 if info.rollback == "trim" else 2 * self._read_seconds
-        seconds = comparisons * (2.0 * rows * median(self._seen[_chain(1)]) + refill)
+        step = min(median(seen) for job, seen in self._seen.items() if job.model == 0 and not job.back)
+        seconds = comparisons * (2.0 * rows * step + refill)
         return rows + 2 * _NOISE_DEPTH <= bench.room and seconds <= _NOISE_SHARE * self._settings.seconds
 
     def profile(self, about: Subject) -> DeviceProfile:

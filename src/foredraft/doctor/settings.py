@@ -47,7 +47,7 @@ class DoctorSettings:
             raise InvalidValue("context", self.context, "a positive number of tokens")
 
 
-QUICK = DoctorSettings(seconds=1.5, context=64, quick=True)
+QUICK = DoctorSettings(seconds=1.5, context=32, quick=True)
 
 
 @dataclass(frozen=True)
