@@ -8,6 +8,7 @@
     │   ├── UnknownName            no model / engine / drafter of that name ("did you mean")
     │   ├── MissingExtra           the adapter's package is not installed
     │   ├── ModelFileError         missing, truncated, foreign or damaged model file
+    │   ├── ProfileError           a device profile that is damaged or of another schema
     │   ├── PairMismatch           target and draft cannot speak to each other
     │   └── PromptError            empty or too long a prompt, a broken chat template
     ├── NotExactError              an exported program failed its bit check (``export``)
@@ -52,6 +53,10 @@ class MissingExtra(UsageError):
 
 class ModelFileError(UsageError):
     """A model file is missing, truncated, foreign or damaged."""
+
+
+class ProfileError(UsageError):
+    """A device profile is damaged, foreign, or of another schema version."""
 
 
 class PairMismatch(UsageError):

@@ -115,14 +115,16 @@ class Pipeline:
         opened = Pipeline(target.engine, target.tokenizer)
         try:
             _check_whole(target.engine, setup.target)
-            drafters = [opened._drafter(setup, draft) for draft in setup.drafts]
+            drafters = [opened.open_draft(setup, draft) for draft in setup.drafts]
         except Exception:
             opened.close()
             raise
         opened.drafter = drafters[0] if len(drafters) == 1 else ChainDrafter(drafters)
         return opened
 
-    def _drafter(self, setup: Setup, draft: str | Path) -> Drafter:
+    def open_draft(self, setup: Setup, draft: str | Path) -> Drafter:
+        """A drafter for one of the drafts of ``setup``, checked against this target. The pipeline closes its engine;
+        the caller decides where the drafter goes."""
         if draft == "none":
             return NullDrafter("no draft was asked for")
         if draft in BUILT_IN:

@@ -178,6 +178,20 @@ def test_ids_outside_the_vocabulary_never_reach_native_code(smol: LoadedVocab, i
             call(id)
 
 
+def test_an_interrupt_within_the_log_is_not_lost(smol: LoadedVocab) -> None:
+    """Ctrl-C may arrive while llama.cpp calls back to write its log; nothing passes through native code."""
+
+    class Interrupted(bytes):
+        def strip(self, *_: object) -> bytes:
+            raise KeyboardInterrupt
+
+    log = quiet_native_log()
+    log._take(4, Interrupted(b"loading"), None)
+    with pytest.raises(KeyboardInterrupt):
+        log.deliver_interrupt()
+    log.deliver_interrupt()  # once
+
+
 def test_stop_string_over_real_tokens(smol: LoadedVocab) -> None:
     """Case F3 on a real vocabulary."""
     ids = smol.encode("It is funny ha ha ha ha", add_special=False, parse_special=False)

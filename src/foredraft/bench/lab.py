@@ -75,7 +75,7 @@ class Lab:
             models = {}
             for index in sorted({arm.model for arm in arms if arm.model is not None}):
                 part = stack.enter_context(Pipeline(pipeline.engine, pipeline.tokenizer))
-                part.drafter = part._drafter(target.setup, target.setup.drafts[index])
+                part.drafter = part.open_draft(target.setup, target.setup.drafts[index])
                 models[index] = part
                 pipeline.pairs += part.pairs
             stations = {arm: _station(target, arm, pipeline, models) for arm in arms}

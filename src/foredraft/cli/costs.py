@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ class KnownCosts:
     profile: DeviceProfile | None = None
 
 
-def known_costs(pipeline: Pipeline, setup: Setup, policy: Policy, profile: Path | None) -> KnownCosts:
-    """What is known of times before the first round. Measures, for a second or two, only where the controller needs it,
-    nothing is kept, and something may be drafted at all."""
+def known_costs(
+    pipeline: Pipeline, setup: Setup, policy: Policy, profile: Path | None, ids: Sequence[int]
+) -> KnownCosts:
+    """What is known of times before the first round; ``ids``: the prompt, to measure behind. Measures, for a second or
+    two, only where the controller needs it, nothing is kept, and something may be drafted at all."""
     guess = pipeline.priors()
     if policy.controller != "cost":
         if profile is not None:
@@ -36,7 +39,7 @@ def known_costs(pipeline: Pipeline, setup: Setup, policy: Policy, profile: Path 
     if profile is not None:
         return _given(profile, setup, guess)
     try:
-        found = load_or_measure(subject_of(setup), lambda: nullcontext(loaded_of(pipeline)), QUICK)
+        found = load_or_measure(subject_of(setup), lambda: nullcontext(loaded_of(pipeline, ids)), QUICK)
     except (ContextFull, EngineFailure, UsageError) as error:
         return KnownCosts(guess, (f"passes could not be measured ({error}); starting from a guess",))
     return KnownCosts(found.profile.as_priors(tuple(guess.sources)), (), found.profile)

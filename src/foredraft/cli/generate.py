@@ -52,7 +52,7 @@ def generate(prompt: str | None, **values: Any) -> int:
     with pipeline:
         encoded = encode_prompt(pipeline.tokenizer, text, system=choices.system, raw=choices.raw)
         with view.status("measuring passes on this machine"):
-            costs = known_costs(pipeline, setup, policy, choices.profile)
+            costs = known_costs(pipeline, setup, policy, choices.profile, encoded.ids)
         for note in costs.notes:
             view.note(note)
         controller = policy.make(pipeline.engine.info, costs.priors)

@@ -36,7 +36,7 @@ class CostConfig:
     tree: int = 0
     branches: int = 4
     loss: float = 0.02
-    credit: float = 2.0
+    credit: float = 1.0
     first_probe: int = 8
     last_probe: int = 256
     memory: float = 60.0

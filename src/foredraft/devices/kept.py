@@ -13,7 +13,7 @@ from pathlib import Path
 from foredraft.catalogue import cache_dir
 from foredraft.devices.machine import Machine, this_machine, versions
 from foredraft.devices.measured import SCHEMA, DeviceProfile, ModelFacts, read_profile, write_profile
-from foredraft.errors import ModelFileError, UsageError
+from foredraft.errors import ModelFileError, ProfileError
 from foredraft.manifest import is_export, read_manifest
 
 MAX_AGE = timedelta(days=30)
@@ -99,7 +99,7 @@ def _add_ends(digest: hashlib._Hash, path: Path) -> None:
 def recall(subject: Subject, now: datetime, *, quick: bool) -> DeviceProfile | None:
     """The profile kept for ``subject``; None if there is none, it is stale or damaged, or only a quick one and
     ``quick`` is not enough."""
-    with suppress(UsageError):
+    with suppress(ProfileError):
         profile = read_profile(subject.path)
         if not is_stale(profile, now) and (quick or not profile.quick):
             return profile

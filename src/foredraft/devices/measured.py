@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from foredraft.control.priors import Priors, SourcePriors
 from foredraft.devices.machine import Machine
-from foredraft.errors import UsageError
+from foredraft.errors import ProfileError
 from foredraft.speed import Curve
 
 FORMAT = "foredraft-device-profile"
@@ -169,13 +169,13 @@ def write_profile(profile: DeviceProfile, path: Path) -> None:
 
 
 def read_profile(path: Path) -> DeviceProfile:
-    """The profile in ``path``; UsageError, one line, for whatever is wrong with it."""
+    """The profile in ``path``; ProfileError, one line, for whatever is wrong with it."""
     data = _load(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise UsageError(f"{path}: is no device profile; make one with `foredraft doctor -o FILE`")
+        raise ProfileError(f"{path}: is no device profile; make one with `foredraft doctor -o FILE`")
     schema = data.get("schema")
     if type(schema) is not int or schema != SCHEMA:
-        raise UsageError(
+        raise ProfileError(
             f"{path}: schema version is {_shown(schema)}; this foredraft reads {SCHEMA}; measure again with "
             "`foredraft doctor --refresh -o FILE`"
         )
@@ -183,7 +183,7 @@ def read_profile(path: Path) -> DeviceProfile:
         profile: DeviceProfile = _record(DeviceProfile, data, "")
         _check(profile)
     except _DamageError as error:
-        raise UsageError(f"{path}: {error}; measure again with `foredraft doctor --refresh -o FILE`") from None
+        raise ProfileError(f"{path}: {error}; measure again with `foredraft doctor --refresh -o FILE`") from None
     return profile
 
 
@@ -191,17 +191,17 @@ def _load(path: Path) -> Any:
     try:
         if not path.is_file():
             what = "is not a file" if path.exists() else "no such file"
-            raise UsageError(f"{path}: {what}; make a device profile with `foredraft doctor -o FILE`")
+            raise ProfileError(f"{path}: {what}; make a device profile with `foredraft doctor -o FILE`")
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
+        raise ProfileError(f"{path}: cannot be read ({error.strerror or error}); check the path") from None
     if len(data) > _MAX_BYTES:
-        raise UsageError(f"{path}: is larger than {_MAX_BYTES >> 10} KiB, so it is no device profile")
+        raise ProfileError(f"{path}: is larger than {_MAX_BYTES >> 10} KiB, so it is no device profile")
     try:
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is not JSON; make a device profile with `foredraft doctor -o FILE`") from None
+        raise ProfileError(f"{path}: is not JSON; make a device profile with `foredraft doctor -o FILE`") from None
 
 
 class _DamageError(ValueError):

@@ -140,8 +140,8 @@ def _scaled(spent: Costs, factor: float) -> Costs:
 
 
 def _best_tree(profile: DeviceProfile, spent: Costs, chain: Gain) -> Gain:
-    """The best tree at the chain's α, of size 0 if it gains nothing worth speaking of: siblings are accepted as often as controllers
-    believe before they have seen any (``control.estimates``)."""
+    """The best tree at the chain's α, of size 0 if it gains nothing worth speaking of. Siblings are accepted as
+    often as controllers believe before they have seen any (``control.estimates``)."""
     ranks = Acceptance().by_rank(chain.alpha, _BRANCHES)
     sizes = frozenset(width - 1 for width in profile.widths) if profile.widths else None
     shape = best_shape([ranks], spent.tree, Bounds(min(_LONGEST, profile.curve[-1].width - 1), _DEPTH, sizes))
@@ -254,7 +254,7 @@ def _trees(profile: DeviceProfile, verdict: Verdict) -> str:
     parts = []
     for draft in models:
         if not draft.largest_tree:
-            parts.append(f"{draft.name}: a chain is as fast for every α tried")
+            parts.append(f"{draft.name}: a chain is about as fast for every α tried")
             continue
         best = max(zip(draft.trees, draft.chains, strict=True), key=lambda pair: pair[0].speedup / pair[1].speedup)
         tree, chain = best

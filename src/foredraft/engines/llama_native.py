@@ -61,6 +61,11 @@ class NativeModel:
         if not self.pointer:
             reason = log.first_error() or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this model ({reason})")
+        try:
+            log.deliver_interrupt()
+        except KeyboardInterrupt:
+            self.close()
+            raise
         if not self._decodes():
             self.close()
             raise ModelFileError(f"{path}: an encoder model; foredraft needs a decoder-only language model")
@@ -173,6 +178,11 @@ class NativeContext:
         if not self.pointer:
             reason = log.first_error() or "not enough memory?"
             raise EngineFailure(f"llama.cpp cannot make a context of {config.context} tokens ({reason})")
+        try:
+            log.deliver_interrupt()
+        except KeyboardInterrupt:
+            self.close()
+            raise
         self.memory = self._api.llama_get_memory(self.pointer)
         if not self.memory:
             self.close()

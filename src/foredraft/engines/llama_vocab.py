@@ -40,15 +40,26 @@ class NativeLog:
         self._error_level = 4  # GGML_LOG_LEVEL_ERROR; 5 continues the line before
         self._errors: deque[str] = deque(maxlen=8)
         self._first: str | None = None
+        self._interrupted = False
         callback: Callable[..., Any] = api.llama_log_callback
         self._keep_alive = callback(self._take)
         api.llama_log_set(self._keep_alive, None)
 
     def _take(self, level: int, text: bytes, _user_data: object) -> None:
-        if level == self._error_level and text.strip():
-            line = text.decode("utf-8", "replace").strip()
-            self._first = self._first or line
-            self._errors.append(line)
+        try:
+            if level == self._error_level and text.strip():
+                line = text.decode("utf-8", "replace").strip()
+                self._first = self._first or line
+                self._errors.append(line)
+        except KeyboardInterrupt:  # ctypes would swallow it: nothing passes through native code
+            self._interrupted = True
+
+    def deliver_interrupt(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C arrived while llama.cpp was writing its log; call it behind native calls
+        that take long."""
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     def first_error(self) -> str | None:
         """The first error line since ``clear``: the cause, where later ones only say that loading failed."""
@@ -199,7 +210,13 @@ def load_vocab(path: Path) -> LoadedVocab:
     if not model:
         reason = log.first_error() or "no reason given"
         raise ModelFileError(f"{path}: llama.cpp cannot load its vocabulary ({reason})")
-    return LoadedVocab(model)
+    loaded = LoadedVocab(model)
+    try:
+        log.deliver_interrupt()
+    except KeyboardInterrupt:
+        loaded.close()
+        raise
+    return loaded
 
 
 def _utf8(text: str) -> bytes:
