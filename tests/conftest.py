@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker of tests that need exports (see ``tests/support/exports.py``)."""
+    """The marker of tests that need exports (see ``tests/support/exports.py``); programs started by tests hear Ctrl-C
+    even where the whole run was started in the background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "exports(name, ...): needs these ExecuTorch exports")
 
 

@@ -15,6 +15,8 @@ from tests.support import tiny_torch
 from tests.support.exports import exported, write_tiny
 
 PROMPT = "List three colours, then repeat the list."
+FIXED = ("--controller", "fixed")
+"""Drafts whether it pays or not: a model drafting for itself never does."""
 smol_export = pytest.mark.exports("smollm2-135m")
 
 
@@ -61,7 +63,7 @@ def test_an_export_answers() -> None:
 @pytest.mark.parametrize("draft", [("--max-draft", "3"), ("--max-draft", "5", "--tree", "12")], ids=["chain", "tree"])
 def test_an_export_is_compared_with_plain_decoding(draft: tuple[str, ...], law: tuple[str, ...]) -> None:
     export = exported("smollm2-135m")
-    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", "--draft", str(export), *draft, *law)
+    flags = ("--strict", "--compare", "--runs", "1", "--max-tokens", "40", "--draft", str(export), *FIXED, *draft, *law)
     found = document("--target", export, *flags, PROMPT)
     assert found["identical"] is True and found["first_difference"] is None and found["exact"] is True
     assert found["plain"]["ids"] == found["ids"] and found["notes"] == []
@@ -76,7 +78,7 @@ def test_an_export_and_its_source_draft_for_each_other(smollm2: Path) -> None:
     """The same vocabulary from two kinds of file: the pair check passes, and most drafts are right."""
     export = exported("smollm2-135m")
     for model, draft in ((export, smollm2), (smollm2, export)):
-        found = document("--target", model, "--draft", draft, "--max-tokens", "12", "--ctx", "512", PROMPT)
+        found = document("--target", model, "--draft", draft, *FIXED, "--max-tokens", "12", "--ctx", "512", PROMPT)
         assert found["generated"] == 12 and found["accepted"] > 3 and found["draft"] == "model"
 
 
@@ -101,7 +103,7 @@ def test_a_restricted_export_drafts() -> None:
         "--min-tokens",
         "60",
     )
-    found = document("--target", exported("llama"), *flags, "abcab")
+    found = document("--target", exported("llama"), *FIXED, *flags, "abcab")
     assert found["identical"] is True and found["accepted"] > 10
 
 
@@ -124,7 +126,7 @@ def test_an_export_for_a_smaller_context(tmp_path: Path) -> None:
 
 def test_torch_runs_a_gguf(smollm2: Path) -> None:
     flags = ("--engine", "pytorch", "--ctx", "512", "--max-tokens", "20", "--compare", "--runs", "1")
-    found = document("--target", smollm2, *flags, PROMPT)
+    found = document("--target", smollm2, *FIXED, *flags, PROMPT)
     assert found["identical"] is True and found["plain"]["ids"] == found["ids"]
     assert found["generated"] == 20 and found["drafted"] > 0 and len(found["text"]) > 20
     refused("--strict is True", "--target", smollm2, "--engine", "pytorch", "--strict", PROMPT)
@@ -153,5 +155,5 @@ def test_torch_runs_a_directory(directory: Path) -> None:
     found = document("--target", directory, *flags, "--compare", "--runs", "1", "abcabcabc")
     assert found["identical"] is True and found["generated"] == 30 and found["target"] == "tiny"
     assert len(found["text"]) > 20 and found["seconds"].keys() == {"draft", "verify", "keep", "other"}
-    again = document("--target", directory, "--engine", "pytorch", "--draft", directory, *flags, "abcabcabc")
+    again = document("--target", directory, "--engine", "pytorch", "--draft", directory, *FIXED, *flags, "abcabcabc")
     assert again["ids"] == found["ids"] and again["accepted"] > 15

@@ -92,7 +92,7 @@ class CostAware:
         self._rounds = 0
         self._elapsed, self._lost = 0.0, 0.0
         self._flow, self._spell = 0.0, 0.0  # discounted tokens and seconds: the realised speed
-        self._quiet, self._wait = 0, self._config.first_probe
+        self._quiet = self._wait = self._config.first_probe  # so a draft that is not believed in is tried at once
         self._probing = False
         self._tree: Arm | None = None
         self._best: Arm | None = None
@@ -158,17 +158,17 @@ class CostAware:
         seconds = step.seconds.total
         self._elapsed += seconds
         self._flow, self._spell = 0.97 * self._flow + step.generated, 0.97 * self._spell + seconds
-        for name, seen in self._seen.items():
-            if step.drafter == name or (step.drafter.endswith(f"+{name}") and step.drafted):
-                seen.observe(step.trials)
-        tried = step.drafted > 0 or step.passes > 0
-        if tried:
+        if step.drafter in self._seen:  # a merged tree says nothing of either draft alone
+            self._seen[step.drafter].observe(step.trials)
+        if step.drafted or step.passes:
             excess = min(seconds, 3.0 * plain * max(1, step.width)) - step.generated * plain
             self._lost = max(self._lost + excess, -10.0 * plain)
-        self._schedule(step, tried, step.generated * plain > seconds)
+        tried = step.passes > 0 if self._model is not None else step.drafted > 0
+        self._schedule(tried, step.generated * plain > seconds)
 
-    def _schedule(self, step: Step, tried: bool, paid: bool) -> None:
-        """Count the rounds without drafting; a vain probe doubles the wait, one that paid ends it."""
+    def _schedule(self, tried: bool, paid: bool) -> None:
+        """Count the rounds in which the model (or where there is none, any draft) was not tried; a vain probe doubles the
+        wait, one that paid ends it."""
         if not tried:
             self._quiet += 1
             return
