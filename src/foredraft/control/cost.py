@@ -167,8 +167,8 @@ class CostAware:
         self._schedule(tried, step.generated * plain > seconds)
 
     def _schedule(self, tried: bool, paid: bool) -> None:
-        """Count the rounds in which the model (or where there is none, any draft) was not tried; a vain probe doubles the
-        wait, one that paid ends it."""
+        """Count the rounds in which the model (or where there is none, any draft) was not tried; a vain probe doubles
+        the wait, one that paid ends it."""
         if not tried:
             self._quiet += 1
             return
