@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -104,4 +104,34 @@ SCENARIOS = (
     Scenario("hopeless, then good", TILED, 0.25, halves(0.05, 0.95, 600), drifts=True),
     Scenario("good and hopeless in turns", TILED, 0.25, stretches(0.95, 0.1, 200), drifts=True),
     Scenario("good and hopeless in turns, a steep curve", STEEP, 0.20, stretches(0.97, 0.1, 200), drifts=True),
+)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Many short answers, one after the other, by one controller. ``parts``: what kinds of text there are, in turns."""
+
+    name: str
+    parts: tuple[Scenario, ...]
+    answers: int = 24
+    tokens: int = 64
+
+    def worlds(self, seed: int) -> list[World]:
+        return [
+            replace(self.parts[number % len(self.parts)], length=self.tokens).world(1000 * seed + number)
+            for number in range(self.answers)
+        ]
+
+
+def _phone(alpha: float, copies: Alpha | None = None, cost: float = 0.42) -> Scenario:
+    """A text on the phone's CPU with a draft of ``cost``, which may also copy."""
+    return Scenario("", TILED, cost, always(alpha), spread=0.5, copies=copies or always(0.0))
+
+
+TRAFFIC = (
+    Traffic("code, short answers", (_phone(0.9),)),
+    Traffic("edits, short answers", (_phone(0.85, stretches(0.93, 0.0, 20)), _phone(0.8, stretches(0.9, 0.0, 12)))),
+    Traffic("chat, short answers", (_phone(0.55),)),
+    Traffic("hopeless, short answers", (_phone(0.02),)),
+    Traffic("everything, short answers", (_phone(0.9), _phone(0.55), _phone(0.85, stretches(0.93, 0.0, 20)))),
 )

@@ -9,8 +9,8 @@ import pytest
 
 from foredraft.control import CostAware, CostConfig, Fixed, Threshold
 from foredraft.control.base import Controller
-from tests.support.scenarios import CLIFF, SCENARIOS, TILED, Scenario, always
-from tests.support.simulator import World, play, priors
+from tests.support.scenarios import CLIFF, SCENARIOS, TILED, TRAFFIC, Scenario, Traffic, always
+from tests.support.simulator import World, play, play_all, priors
 
 SEEDS = (1, 2)
 
@@ -57,6 +57,18 @@ def test_as_good_as_the_best_fixed_setting(scenario: Scenario) -> None:
     found = outcome(scenario)
     print(f"{scenario.name}: {found}")
     assert found.share >= (1.05 if scenario.drifts else 0.97), str(found)
+
+
+@pytest.mark.parametrize("traffic", TRAFFIC, ids=lambda traffic: traffic.name)
+def test_short_answers(traffic: Traffic) -> None:
+    """64 tokens each: trying must be cheap, and what was learned of the draft must not be learned again every time."""
+    worlds = traffic.worlds(1)
+    arms = {name: play_all(worlds, controller, names) for name, controller, names in traffic.parts[0].arms()}
+    best = min(arms, key=lambda name: arms[name])
+    cost = play_all(worlds, CostAware(priors(worlds[0])))
+    found = f"best fixed {best} {arms['off'] / arms[best]:.2f}x plain, cost {arms['off'] / cost:.2f}x"
+    print(f"{traffic.name}: {found}")
+    assert arms[best] / cost >= 0.97, found
 
 
 @pytest.mark.parametrize("measured", [True, False], ids=["measured", "guessed"])

@@ -8,6 +8,7 @@ lost switches drafting off when that share is used up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,16 +28,18 @@ from foredraft.types import Budget, Step
 class CostConfig:
     """``max_draft``: longest chain; ``tree``: largest tree, 0 = none; ``branches``: children per node at most.
 
-    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it granted in
-    advance. ``first_probe``, ``last_probe``: rounds without drafting before a draft is tried again, doubled after every
-    vain try. ``memory``: trials after which one counts 1/e. ``widths``: the only widths a pass may have (None = any).
+    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it granted to
+    each draft in advance; ``bank``: target steps gained earlier that may be lost again. ``first_probe``,
+    ``last_probe``: rounds without drafting before a draft is tried again, doubled after every vain try. ``memory``:
+    trials after which one counts 1/e. ``widths``: the only widths a pass may have (None = any).
     """
 
     max_draft: int = 15
     tree: int = 0
     branches: int = 4
     loss: float = 0.02
-    credit: float = 1.0
+    credit: float = 2.0
+    bank: float = 10.0
     first_probe: int = 8
     last_probe: int = 256
     memory: float = 60.0
@@ -81,16 +84,16 @@ class CostAware:
         self._clock = Clock(self._priors)
         self._model = next((name for name, source in self._priors.sources.items() if source.cost is not None), None)
         self._free = [name for name, source in self._priors.sources.items() if source.cost is None]
-        self._alphas = {name: source.alpha for name, source in self._priors.sources.items()}
+        self._seen = {
+            name: Acceptance(source.alpha, source.weight, self._config.memory)
+            for name, source in self._priors.sources.items()
+        }
+        self._elapsed = 0.0
+        self._lost = dict.fromkeys(self._priors.sources, 0.0)
         self._reset()
 
     def _reset(self) -> None:
-        self._seen = {
-            name: Acceptance(self._alphas[name], source.weight, self._config.memory)
-            for name, source in self._priors.sources.items()
-        }
         self._rounds = 0
-        self._elapsed, self._lost = 0.0, 0.0
         self._flow, self._spell = 0.0, 0.0  # discounted tokens and seconds: the realised speed
         self._quiet = self._wait = self._config.first_probe  # so a draft that is not believed in is tried at once
         self._probing = False
@@ -98,10 +101,10 @@ class CostAware:
         self._best: Arm | None = None
 
     def begin(self) -> None:
-        """Forget the last text; what the machine costs is kept, and a little of how good the drafts were."""
-        for name, seen in self._seen.items():
-            if seen.overall.trials >= 1.0:
-                self._alphas[name] += 0.3 * (seen.overall.mean(self._alphas[name], 2.0) - self._alphas[name])
+        """Forget the last text; what the machine costs is kept, the ledger, and a little of how good the drafts
+        were."""
+        for seen in self._seen.values():
+            seen.next_text()
         self._reset()
 
     def budget(self, length: int) -> Budget:
@@ -112,24 +115,25 @@ class CostAware:
         if not self._clock.known:
             return _off("cost: a plain round first, to see what it takes")
         plain = self._plain_seconds()
-        if self._lost > self._config.loss * self._elapsed + self._config.credit * plain:
-            return _off("cost: off, what may be lost on trying is used up")
         if self._best is None or self._rounds % _EVERY == 0:
             self._weigh()
         return self._chosen(plain)
 
     def _chosen(self, plain: float) -> Budget:
-        best = self._best
+        barred = [name for name in self._lost if self._spent(name, plain)]
+        if len(barred) == len(self._lost):
+            return _off("cost: off, what may be lost on trying is used up")
+        best = self._best if self._model not in barred else None
         pays = best is not None and best.rate * plain > 1.0
         rate = max(1.0 / plain, best.rate if best is not None and pays else 0.0, self._realised())
-        if not pays and self._quiet >= self._wait:
+        if not pays and self._quiet >= self._wait and self._model not in barred:
             probe = self._probe()
             if probe is not None:
                 best, pays, self._probing = probe, True, True
         floor = 1.0 - rate * plain
         if best is not None and pays and not self._probing:
             floor = max(floor, best.tokens - rate * best.seconds)
-        sources = {name: self._free_budget(name, rate, floor) for name in self._free}
+        sources = {name: self._free_budget(name, rate, floor) for name in self._free if name not in barred}
         why = "cost: no draft model pays" if self._model is not None else "cost: copies where they pay"
         if best is not None and pays and self._model is not None:
             sources[self._model] = self._gated(best.budget, rate, 1.0 - rate * plain)
@@ -144,9 +148,13 @@ class CostAware:
         return Budget(most, most, 1, gate=gate)
 
     def _gated(self, budget: Budget, rate: float, floor: float) -> Budget:
-        if budget.branches > 1 or self._probing or self._model is None:
+        if budget.branches > 1 or self._model is None:
             return budget
         most, seen = self._config.max_draft, self._seen[self._model]
+        if self._probing:  # at least one token, more only while the draft is sure of it
+            hope = [_HOPEFUL] * budget.nodes
+            gate = ChainGate(self._clock, seen, self._model, rate, -math.inf, hope, self._config.widths)
+            return Budget(budget.nodes, budget.depth, 1, gate=gate)
         gate = ChainGate(self._clock, seen, self._model, rate, floor, seen.by_depth(most), self._config.widths)
         return Budget(most, most, 1, gate=gate)
 
@@ -161,8 +169,10 @@ class CostAware:
         if step.drafter in self._seen:  # a merged tree says nothing of either draft alone
             self._seen[step.drafter].observe(step.trials)
         if step.drafted or step.passes:
+            source = self._model if step.passes and self._model is not None else step.drafter
             excess = min(seconds, 3.0 * plain * max(1, step.width)) - step.generated * plain
-            self._lost = max(self._lost + excess, -10.0 * plain)
+            if source in self._lost:
+                self._lost[source] = max(self._lost[source] + excess, -self._config.bank * plain)
         tried = step.passes > 0 if self._model is not None else step.drafted > 0
         self._schedule(tried, step.generated * plain > seconds)
 
@@ -179,6 +189,11 @@ class CostAware:
             self._best = None
         elif paid:
             self._wait = self._config.first_probe
+
+    def _spent(self, source: str, plain: float) -> bool:
+        """Whether ``source`` has lost what may be lost; ``plain``: seconds of a plain round."""
+        share = self._config.loss / len(self._lost)
+        return self._lost[source] > share * self._elapsed + self._config.credit * plain
 
     def _plain_seconds(self) -> float:
         return self._clock.target(1) + self._clock.rest(drafted=False)
