@@ -28,10 +28,10 @@ from foredraft.types import Budget, Step
 class CostConfig:
     """``max_draft``: longest chain; ``tree``: largest tree, 0 = none; ``branches``: children per node at most.
 
-    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it granted to
-    each draft in advance; ``bank``: target steps gained earlier that may be lost again. ``first_probe``,
-    ``last_probe``: rounds without drafting before a draft is tried again, doubled after every vain try. ``memory``:
-    trials after which one counts 1/e. ``widths``: the only widths a pass may have (None = any).
+    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it that may be
+    lost at once, shared by the drafts; ``bank``: target steps won in the same request that may be lost again.
+    ``first_probe``, ``last_probe``: rounds without drafting before a draft is tried again, doubled after every vain
+    try. ``memory``: trials after which one counts 1/e. ``widths``: the only widths a pass may have (None = any).
     """
 
     max_draft: int = 15
@@ -69,7 +69,7 @@ class Arm:
 
 _EVERY = 4
 """Rounds between two comparisons of all arms; trees, which take a millisecond to weigh, every fourth of them."""
-_TREE_MARGIN = 1.03
+_TREE_MARGIN = 1.08
 """A tree must promise this much more than the best chain: its estimates lean on more assumptions."""
 _HOPEFUL = 0.8
 """Acceptance at which a probe's draft length would be the best one."""
@@ -88,8 +88,8 @@ class CostAware:
             name: Acceptance(source.alpha, source.weight, self._config.memory)
             for name, source in self._priors.sources.items()
         }
-        self._elapsed = 0.0
-        self._lost = dict.fromkeys(self._priors.sources, 0.0)
+        self._credit = self._config.credit / max(1, len(self._priors.sources))
+        self._left = dict.fromkeys(self._priors.sources, self._credit)  # target steps that may be lost
         self._reset()
 
     def _reset(self) -> None:
@@ -105,6 +105,7 @@ class CostAware:
         were."""
         for seen in self._seen.values():
             seen.next_text()
+        self._left = {name: min(left, self._credit) for name, left in self._left.items()}
         self._reset()
 
     def budget(self, length: int) -> Budget:
@@ -120,8 +121,8 @@ class CostAware:
         return self._chosen(plain)
 
     def _chosen(self, plain: float) -> Budget:
-        barred = [name for name in self._lost if self._spent(name, plain)]
-        if len(barred) == len(self._lost):
+        barred = [name for name, left in self._left.items() if left < 0]
+        if len(barred) == len(self._left):
             return _off("cost: off, what may be lost on trying is used up")
         best = self._best if self._model not in barred else None
         pays = best is not None and best.rate * plain > 1.0
@@ -164,15 +165,17 @@ class CostAware:
         self._rounds += 1
         plain = self._plain_seconds()
         seconds = step.seconds.total
-        self._elapsed += seconds
         self._flow, self._spell = 0.97 * self._flow + step.generated, 0.97 * self._spell + seconds
         if step.drafter in self._seen:  # a merged tree says nothing of either draft alone
             self._seen[step.drafter].observe(step.trials)
         if step.drafted or step.passes:
             source = self._model if step.passes and self._model is not None else step.drafter
             excess = min(seconds, 3.0 * plain * max(1, step.width)) - step.generated * plain
-            if source in self._lost:
-                self._lost[source] = max(self._lost[source] + excess, -self._config.bank * plain)
+            if source in self._left:
+                self._left[source] = min(self._left[source] - excess / plain, self._credit + self._config.bank)
+        refill = self._config.loss * seconds / plain / max(1, len(self._left))
+        for name, left in self._left.items():
+            self._left[name] = max(left, min(self._credit, left + refill))
         tried = step.passes > 0 if self._model is not None else step.drafted > 0
         self._schedule(tried, step.generated * plain > seconds)
 
@@ -189,11 +192,6 @@ class CostAware:
             self._best = None
         elif paid:
             self._wait = self._config.first_probe
-
-    def _spent(self, source: str, plain: float) -> bool:
-        """Whether ``source`` has lost what may be lost; ``plain``: seconds of a plain round."""
-        share = self._config.loss / len(self._lost)
-        return self._lost[source] > share * self._elapsed + self._config.credit * plain
 
     def _plain_seconds(self) -> float:
         return self._clock.target(1) + self._clock.rest(drafted=False)
@@ -244,7 +242,7 @@ class CostAware:
         if shape is None or shape.parents == tuple(range(-1, len(shape.parents) - 1)):
             return None  # a chain, which has a gate of its own
         levels = 1 + max(_depths(shape.parents))
-        budget = Budget(len(shape.parents), levels, self._config.branches, shape=shape.parents, merge=True)
+        budget = Budget(len(shape.parents), levels, self._config.branches, shape=shape.parents)
         return Arm(budget, shape.tokens, shape.time)
 
     def _probe(self) -> Arm | None:

@@ -93,7 +93,7 @@ class Acceptance:
         """Acceptance of a token drafted with this ``confidence``: what was seen in its bin, the confidence itself being
         worth a few trials, pulled towards the overall rate."""
         overall = self.overall.mean(self.alpha, self.weight)
-        return self.bins[_bin(confidence)].mean(0.5 * (confidence + overall), 4.0)
+        return self.bins[_bin(confidence)].mean(0.7 * confidence + 0.3 * overall, 4.0)
 
     def fade(self, share: float) -> None:
         """Let go of all but ``share`` of what was seen."""

