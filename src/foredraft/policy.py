@@ -5,13 +5,14 @@ The fallback ladder starts here: trees only where the engine takes them, widths 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from foredraft.control import Controller, CostAware, CostConfig, Priors, Threshold, fixed
+from foredraft.control import Controller, CostAware, CostConfig, Fixed, Priors, Threshold, fixed
 from foredraft.control.fixed import check_draft_size
 from foredraft.engines.base import EngineInfo
 from foredraft.errors import InvalidValue
+from foredraft.types import Budget
 
 ControllerName = Literal["cost", "threshold", "fixed"]
 CONTROLLERS: tuple[ControllerName, ...] = get_args(ControllerName)
@@ -41,7 +42,19 @@ class Policy:
         if self.controller == "threshold":
             return Threshold()
         if self.controller == "fixed" or not priors.sources:
-            return fixed(FIXED_DRAFT if self.max_draft is None else self.max_draft, self.tree or 0)
+            return self._fixed(tuple(priors.sources))
+        return self._cost(info, priors)
+
+    def _fixed(self, drafters: tuple[str, ...]) -> Fixed:
+        """As asked for. A tree of two drafters holds both: a copy may take half of it, the model what is left."""
+        simple = fixed(FIXED_DRAFT if self.max_draft is None else self.max_draft, self.tree or 0)
+        what = simple.what
+        if what.branches < 2 or what.nodes < 2 or len(drafters) < 2:
+            return simple
+        parts = dict.fromkeys(drafters, what) | {"ngram": Budget.chain(min(what.depth, what.nodes // 2))}
+        return Fixed(replace(what, merge=True, sources=parts))
+
+    def _cost(self, info: EngineInfo, priors: Priors) -> Controller:
         longest = COST_DRAFT if self.max_draft is None else self.max_draft
         largest = COST_TREE if self.tree is None else self.tree
         return CostAware(priors, CostConfig(longest, largest if info.tree else 0, widths=info.widths))

@@ -28,7 +28,7 @@ def budget_of(controller: Controller) -> Budget:
         (Policy("fixed"), Budget.chain(FIXED_DRAFT)),
         (Policy("fixed", 7), Budget.chain(7)),
         (Policy("fixed", 0), Budget(0, 0, 0)),
-        (Policy("fixed", 3, 8), Budget(8, 3, 4)),
+        (Policy("fixed", 3, 8), Budget(8, 3, 4, merge=True)),
         (Policy("fixed", 3, 0), Budget.chain(3)),
     ],
 )
@@ -36,6 +36,15 @@ def test_fixed_takes_options_literally(policy: Policy, budget: Budget) -> None:
     controller = policy.make(INFO, PRIORS)
     assert isinstance(controller, Fixed)
     assert budget_of(controller) == budget
+
+
+def test_a_fixed_tree_of_two_drafters_holds_both() -> None:
+    budget = budget_of(Policy("fixed", 6, 8).make(INFO, PRIORS))
+    assert budget.merge
+    assert list(budget.sources) == ["ngram", "model"]
+    assert (budget.of("ngram").nodes, budget.of("ngram").branches) == (4, 1)
+    assert (budget.of("model").nodes, budget.of("model").branches) == (8, 4)
+    assert not budget_of(Policy("fixed", 6, 8).make(INFO, Priors(sources={"model": SourcePriors(0.3)}))).merge
 
 
 def test_threshold() -> None:

@@ -28,10 +28,11 @@ from foredraft.types import Budget, Step
 class CostConfig:
     """``max_draft``: longest chain; ``tree``: largest tree, 0 = none; ``branches``: children per node at most.
 
-    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it that may be
-    lost at once, shared by the drafts; ``bank``: target steps won in the same request that may be lost again.
-    ``first_probe``, ``last_probe``: rounds without drafting before a draft is tried again, doubled after every vain
-    try. ``memory``: trials after which one counts 1/e. ``widths``: the only widths a pass may have (None = any).
+    ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it that each
+    draft may lose at once, a third of them anew with every request; ``bank``: target steps won in the same request that
+    may be lost again. ``first_probe``, ``last_probe``: rounds without drafting before a draft is tried again, doubled
+    after every vain try. ``memory``: trials after which one counts 1/e. ``widths``: the only widths a pass may have
+    (None = any).
     """
 
     max_draft: int = 15
@@ -88,8 +89,7 @@ class CostAware:
             name: Acceptance(source.alpha, source.weight, self._config.memory)
             for name, source in self._priors.sources.items()
         }
-        self._credit = self._config.credit / max(1, len(self._priors.sources))
-        self._left = dict.fromkeys(self._priors.sources, self._credit)  # target steps that may be lost
+        self._left = dict.fromkeys(self._priors.sources, self._config.credit)  # target steps that may be lost
         self._reset()
 
     def _reset(self) -> None:
@@ -105,7 +105,8 @@ class CostAware:
         were."""
         for seen in self._seen.values():
             seen.next_text()
-        self._left = {name: min(left, self._credit) for name, left in self._left.items()}
+        credit = self._config.credit
+        self._left = {name: min(max(left, credit / 3), credit) for name, left in self._left.items()}
         self._reset()
 
     def budget(self, length: int) -> Budget:
@@ -172,10 +173,10 @@ class CostAware:
             source = self._model if step.passes and self._model is not None else step.drafter
             excess = min(seconds, 3.0 * plain * max(1, step.width)) - step.generated * plain
             if source in self._left:
-                self._left[source] = min(self._left[source] - excess / plain, self._credit + self._config.bank)
+                self._left[source] = min(self._left[source] - excess / plain, self._config.credit + self._config.bank)
         refill = self._config.loss * seconds / plain / max(1, len(self._left))
         for name, left in self._left.items():
-            self._left[name] = max(left, min(self._credit, left + refill))
+            self._left[name] = max(left, min(self._config.credit, left + refill))
         tried = step.passes > 0 if self._model is not None else step.drafted > 0
         self._schedule(tried, step.generated * plain > seconds)
 
