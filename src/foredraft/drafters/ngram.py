@@ -111,7 +111,7 @@ class NgramDrafter:
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
-                confidence.append(_confidence(length, depths[-1]))
+                confidence.append(_confidence(length, depths[-1] + 1))
         if not builder.tokens:
             return Draft.empty(self.name, "ngram: no earlier occurrence")
         count = len(confidence)
