@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from foredraft import certify, registry
-from foredraft.control import OFF, Controller, Fixed, Priors, SourcePriors
+from foredraft.control import NGRAM, OFF, Controller, Fixed, Priors, SourcePriors
 from foredraft.decode import Limits, Parts, check_prompt, decode
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
@@ -166,7 +166,7 @@ class Pipeline:
     def priors(self) -> Priors:
         """What a cost-aware controller may believe of these models before anything is measured: a draft pass takes as
         much of a target's as its file has bytes of the target's file."""
-        sources = {"ngram": SourcePriors(alpha=0.5)} if "ngram" in self.drafter.name.split("+") else {}
+        sources = {"ngram": NGRAM} if "ngram" in self.drafter.name.split("+") else {}
         if self.helpers:
             sources["model"] = SourcePriors(self.draft_share)
         return Priors(sources=sources)

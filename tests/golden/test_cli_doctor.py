@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,15 +17,13 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.main import main
 from foredraft.devices import read_profile
 from foredraft.devices.kept import remember
 from foredraft.doctor import subject
 from foredraft.engines.opening import Settings
 from tests.support import tiny_models
+from tests.support.command_line import Foredraft, in_process
 from tests.support.profiles import PROFILE
-
-Foredraft = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +45,7 @@ def model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def foredraft(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Foredraft:
-    """The command line in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["foredraft", "doctor", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process(monkeypatch, capsys, "doctor")
 
 
 def kept(cache: Path) -> list[Path]:

@@ -8,36 +8,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from foredraft.cli.main import main
 from foredraft.export import resources
 from foredraft.gguf_types import TENSOR_TYPES
 from foredraft.manifest import read_manifest
 from tests.support import exporter, tiny_models
+from tests.support.command_line import Foredraft, in_process
 from tests.support.exports import exported, write_tiny
 from tests.support.gguf_writer import RawTensor, raw_tensors, write_gguf
 
-Foredraft = Callable[..., tuple[int, str, str]]
 EXPORTER = exporter.executorch  # imported here, because importing it in a test would warn
 
 
 @pytest.fixture
 def foredraft(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Foredraft:
-    """The command line in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["foredraft", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process(monkeypatch, capsys)
 
 
 @pytest.fixture

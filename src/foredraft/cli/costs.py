@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foredraft.control import Priors
-from foredraft.devices import DeviceProfile, read_profile
+from foredraft.devices import read_profile
 from foredraft.doctor import QUICK, load_or_measure, loaded_of, subject_of
 from foredraft.errors import ContextFull, EngineFailure, InvalidValue, UsageError
 from foredraft.pipeline import Pipeline, Setup
@@ -21,7 +21,6 @@ class KnownCosts:
 
     priors: Priors
     notes: tuple[str, ...] = ()
-    profile: DeviceProfile | None = None
 
 
 def known_costs(
@@ -42,7 +41,7 @@ def known_costs(
         found = load_or_measure(subject_of(setup), lambda: nullcontext(loaded_of(pipeline, ids)), QUICK)
     except (ContextFull, EngineFailure, UsageError) as error:
         return KnownCosts(guess, (f"passes could not be measured ({error}); starting from a guess",))
-    return KnownCosts(found.profile.as_priors(tuple(guess.sources)), (), found.profile)
+    return KnownCosts(found.profile.as_priors(tuple(guess.sources)))
 
 
 def _given(path: Path, setup: Setup, guess: Priors) -> KnownCosts:
@@ -59,4 +58,4 @@ def _given(path: Path, setup: Setup, guess: Priors) -> KnownCosts:
         priors = Priors(
             priors.curve, True, priors.step_seconds, {**priors.sources, **{n: guess.sources[n] for n in missing}}
         )
-    return KnownCosts(priors, tuple(notes), profile)
+    return KnownCosts(priors, tuple(notes))

@@ -51,13 +51,13 @@ def generate(prompt: str | None, **values: Any) -> int:
         pipeline = Pipeline.open(setup)
     with pipeline:
         encoded = encode_prompt(pipeline.tokenizer, text, system=choices.system, raw=choices.raw)
+        pipeline.check(choices.request(encoded.ids, sampling))
         with view.status("measuring passes on this machine"):
             costs = known_costs(pipeline, setup, policy, choices.profile, encoded.ids)
         for note in costs.notes:
             view.note(note)
         controller = policy.make(pipeline.engine.info, costs.priors)
         job = _Job(pipeline, encoded, choices.request(encoded.ids, sampling, controller), view, policy.controller)
-        pipeline.check(job.request)
         for note in _notes(job):
             view.note(note)
         if choices.compare:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from foredraft.control.base import OFF
 from foredraft.control.clock import Clock
@@ -20,7 +22,7 @@ from foredraft.control.gates import ChainGate
 from foredraft.control.priors import Priors
 from foredraft.errors import InvalidValue
 from foredraft.speed import expected_tokens
-from foredraft.trees import Bounds, best_shape
+from foredraft.trees import Bounds, best_shape, depths
 from foredraft.types import Budget, Step
 
 
@@ -135,7 +137,7 @@ class CostAware:
         floor = 1.0 - rate * plain
         if best is not None and pays and not self._probing:
             floor = max(floor, best.tokens - rate * best.seconds)
-        sources = {name: self._free_budget(name, rate, floor) for name in self._free if name not in barred}
+        sources = {name: self._chain_budget(name, rate, floor) for name in self._free if name not in barred}
         why = "cost: no draft model pays" if self._model is not None else "cost: copies where they pay"
         if best is not None and pays and self._model is not None:
             sources[self._model] = self._gated(best.budget, rate, 1.0 - rate * plain)
@@ -144,21 +146,19 @@ class CostAware:
             why = f"cost: {'probing with ' if self._probing else ''}{what} of {best.budget.nodes}, {ahead}"
         return _joined(sources, why)
 
-    def _free_budget(self, name: str, rate: float, floor: float) -> Budget:
-        most, seen = self._config.max_draft, self._seen[name]
-        gate = ChainGate(self._clock, seen, name, rate, floor, seen.by_depth(most), self._config.widths)
-        return Budget(most, most, 1, gate=gate)
+    def _chain_budget(self, name: str, rate: float, floor: float) -> Budget:
+        most = self._config.max_draft
+        return Budget(most, most, 1, gate=self._gate(name, rate, floor, self._seen[name].by_depth(most)))
+
+    def _gate(self, name: str, rate: float, floor: float, ahead: Sequence[float]) -> ChainGate:
+        return ChainGate(self._clock, self._seen[name], name, rate, floor, ahead, self._config.widths)
 
     def _gated(self, budget: Budget, rate: float, floor: float) -> Budget:
         if budget.branches > 1 or self._model is None:
             return budget
-        most, seen = self._config.max_draft, self._seen[self._model]
         if self._probing:  # at least one token, more only while the draft is sure of it
-            hope = [_HOPEFUL] * budget.nodes
-            gate = ChainGate(self._clock, seen, self._model, rate, -math.inf, hope, self._config.widths)
-            return Budget(budget.nodes, budget.depth, 1, gate=gate)
-        gate = ChainGate(self._clock, seen, self._model, rate, floor, seen.by_depth(most), self._config.widths)
-        return Budget(most, most, 1, gate=gate)
+            return replace(budget, gate=self._gate(self._model, rate, -math.inf, [_HOPEFUL] * budget.nodes))
+        return self._chain_budget(self._model, rate, floor)
 
     def observe(self, step: Step) -> None:
         """Learn from a finished round."""
@@ -242,7 +242,7 @@ class CostAware:
         shape = best_shape(table, seconds, Bounds(self._config.tree, depth, sizes))
         if shape is None or shape.parents == tuple(range(-1, len(shape.parents) - 1)):
             return None  # a chain, which has a gate of its own
-        levels = 1 + max(_depths(shape.parents))
+        levels = int(depths(np.array(shape.parents, np.int32)).max())
         budget = Budget(len(shape.parents), levels, self._config.branches, shape=shape.parents)
         return Arm(budget, shape.tokens, shape.time)
 
@@ -261,27 +261,17 @@ class CostAware:
         return hopeful
 
 
-def _depths(parents: Sequence[int]) -> list[int]:
-    depth: list[int] = []
-    for parent in parents:
-        depth.append(0 if parent < 0 else depth[parent] + 1)
-    return depth
-
-
 def _off(why: str) -> Budget:
-    return Budget(OFF.nodes, OFF.depth, OFF.branches, why=why)
+    return replace(OFF, why=why)
 
 
 def _joined(sources: dict[str, Budget], why: str) -> Budget:
     """One budget that holds all of them."""
     most = list(sources.values())
-    merge = any(budget.merge for budget in most)
-    nodes = [budget.nodes for budget in most]
     return Budget(
-        sum(nodes) if merge else max(nodes, default=0),
+        max((budget.nodes for budget in most), default=0),
         max((budget.depth for budget in most), default=0),
         max((budget.branches for budget in most), default=0),
-        merge=merge,
         sources=sources,
         why=why,
     )

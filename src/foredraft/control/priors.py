@@ -21,6 +21,10 @@ class SourcePriors:
     weight: float = 2.0
 
 
+NGRAM = SourcePriors(alpha=0.5)
+"""Of copies from the text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Priors:
     """``curve``: v(N) of the target; ``measured``: whether it comes from this machine; ``sources``: drafters by name,
@@ -29,4 +33,4 @@ class Priors:
     curve: Curve = GUESSED
     measured: bool = False
     step_seconds: float | None = None
-    sources: Mapping[str, SourcePriors] = field(default_factory=lambda: {"ngram": SourcePriors(alpha=0.5)})
+    sources: Mapping[str, SourcePriors] = field(default_factory=lambda: {"ngram": NGRAM})

@@ -16,7 +16,7 @@ from reprlib import Repr
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from foredraft.control.priors import Priors, SourcePriors
+from foredraft.control.priors import NGRAM, Priors, SourcePriors
 from foredraft.devices.machine import Machine
 from foredraft.errors import ProfileError
 from foredraft.speed import Curve
@@ -134,7 +134,7 @@ class DeviceProfile:
     def as_priors(self, drafters: Collection[str] = ("ngram", MODEL)) -> Priors:
         """What a controller may start from, for those of ``drafters`` that are known here: n-gram first, then the first
         draft model."""
-        sources = {"ngram": SourcePriors(alpha=0.5)} if "ngram" in drafters else {}
+        sources = {"ngram": NGRAM} if "ngram" in drafters else {}
         if MODEL in drafters and self.drafts:
             sources[MODEL] = SourcePriors(cost=self.cost())
         return Priors(self.verify_curve(), True, self.step_seconds, sources)

@@ -6,7 +6,6 @@ checkpoint and replay for recurrent layers, or not at all. Knows nothing about d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from foredraft import modelfile
+from foredraft.devices.machine import usable_cpus
 from foredraft.engines.base import EngineInfo, Rollback, check_extend
 from foredraft.engines.llama_kernels import remembered, repacking_works
 from foredraft.engines.llama_lines import ROOT, Lines
@@ -56,8 +56,7 @@ class LlamaConfig:
 
 def default_threads() -> int:
     """CPUs this process may use, at most 8 (more threads seldom help a memory-bound pass)."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, usable))
+    return min(8, usable_cpus())
 
 
 def _repacked(path: Path, config: LlamaConfig) -> bool:
