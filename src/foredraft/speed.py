@@ -51,6 +51,22 @@ def rule_of_thumb(alpha: float, length: int, ratio: float) -> float:
     return (alpha * length + 1) / (1 + ratio * (length + 1))
 
 
+LONGEST_READ, RECENT = 32, 24
+"""A draft that missed more than ``LONGEST_READ`` tokens reads only the ``RECENT`` last ones of them."""
+_READ_AT_ONCE = 8
+"""Tokens that a small model reads in about the time of one."""
+
+
+def read_passes(missed: int) -> int:
+    """Passes' worth of time, beyond the one that reads the last token, for a draft that was not asked while ``missed``
+    other tokens were written.
+
+    >>> [read_passes(missed) for missed in (0, 7, 8, 32, 1000)]
+    [0, 0, 1, 4, 3]
+    """
+    return (missed if missed <= LONGEST_READ else RECENT) // _READ_AT_ONCE
+
+
 # --- costs -------------------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,11 @@ class Verdict:
 class Gate(Protocol):
     """A controller's say within a round, once a drafter knows how sure it is of its tokens."""
 
+    def learn(self, trials: Sequence[Trial]) -> None:
+        """What the draft would have guessed at positions of the text that are known by now, and whether that was right:
+        a draft that was not asked for a while reads them anyway."""
+        ...
+
     def survival(self, depth: int, rank: int, confidence: float) -> float:
         """Probability that the child of this ``rank`` (0 = tried first) at ``depth`` (1 = first level) is the target's
         choice, given that its parent is."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foredraft.types import Trial
+
 
 @dataclass(frozen=True)
 class Believing:
@@ -14,6 +16,11 @@ class Believing:
     more_than: float = 0.0
     keeps: float = 0.0
     asked: list[tuple[int, int, float]] = field(default_factory=list, compare=False)
+    learned: list[Trial] = field(default_factory=list, compare=False)
+
+    def learn(self, trials: Sequence[Trial]) -> None:
+        """Noted."""
+        self.learned.extend(trials)
 
     def survival(self, depth: int, rank: int, confidence: float) -> float:
         """The confidence itself."""
@@ -35,6 +42,9 @@ class Counting:
 
     grows: int
     keeps: int
+
+    def learn(self, trials: Sequence[Trial]) -> None:
+        """Nothing."""
 
     def survival(self, depth: int, rank: int, confidence: float) -> float:
         """Nine of ten, the next sibling half as likely."""

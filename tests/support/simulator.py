@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
 from unittest.mock import patch
@@ -22,9 +22,9 @@ from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.engines.base import EngineInfo
 from foredraft.sampling import History, Sampler
-from foredraft.speed import Curve
+from foredraft.speed import LONGEST_READ, RECENT, Curve, read_passes
 from foredraft.trees import children, path_to, static_shape
-from foredraft.types import Budget, Draft, Floats, Ids, Logits, SamplingParams, Scores
+from foredraft.types import Budget, Draft, Floats, Ids, Logits, SamplingParams, Scores, Step, Trial
 
 VOCAB = 32
 PROMPT = 4
@@ -56,7 +56,8 @@ class Source:
 
 @dataclass(frozen=True)
 class World:
-    """One drawn text with its drafts. ``load`` float[T]: factor on all times at each position."""
+    """One drawn text with its drafts. ``load`` float[T]: factor on all times at each position. ``text``: ids of a real
+    one, its prompt of ``prompt`` tokens first (empty: any text will do)."""
 
     curve: Curve
     sources: tuple[Source, ...]
@@ -64,13 +65,18 @@ class World:
     noise: float
     overhead: float
     seed: int
+    prompt: int = PROMPT
+    vocab: int = VOCAB
+    text: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:
         return len(self.load)
 
     def token(self, position: int) -> int:
-        """The text: any function of the position will do."""
+        """The text: any function of the position will do where there is no real one."""
+        if self.text:
+            return self.text[min(position, len(self.text) - 1)]
         return (position * 7 + position // VOCAB) % (VOCAB - 1)
 
 
@@ -87,10 +93,10 @@ class SimSession:
     def extend(self, tokens: Ids, parents: Ids, rows: int) -> Scores:
         self.parents = parents.tolist()
         if rows:
-            at = min(max(0, self.length - PROMPT + 1), self.world.length - 1)
+            at = min(max(0, self.length - self.world.prompt + 1), self.world.length - 1)
             jitter = float(np.exp(self.random.normal(0.0, self.world.noise)))
             self.clock.now += self.world.curve(len(tokens)) * self.world.load[at] * jitter
-        logits = np.zeros((rows, VOCAB), np.float32)
+        logits = np.zeros((rows, self.world.vocab), np.float32)
         for row in range(rows):
             node = len(tokens) - rows + row
             logits[row, self.world.token(self.length + len(path_to(self.parents, node)))] = 9.0
@@ -116,27 +122,56 @@ class SimDrafter:
     world: World
     clock: VirtualClock
     name: str = ""
+    read: int = 0
+    """Tokens of the text in the draft's cache."""
+    fed: int = 0
+    """Drafted tokens in it."""
+    unsaid: int = 0
+    """Where a copy was not worth proposing."""
 
     def __post_init__(self) -> None:
         self.name = self.source.name
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Nothing to prepare."""
+        """Read all but the last token."""
+        self.read, self.fed, self.unsaid = len(prompt) - 1, 0, 0
 
     def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        """Nothing to learn."""
+        """Keep the accepted tokens that were fed."""
+        self.read += min(len(accepted), self.fed)
 
     def close(self) -> None:
         """Nothing to free."""
 
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
         start, budget = len(context), budget.of(self.name)
-        if not self.source.speaks[min(start - PROMPT, self.world.length - 1)]:
+        if not self.source.speaks[min(start - self.world.prompt, self.world.length - 1)]:
             return Draft.empty(self.name, "silent")
         shape = np.array(budget.shape, np.int32) if budget.shape else static_shape(budget)
-        if budget.branches == 1:
-            return self._chain(start, len(shape), budget)
-        return self._tree(start, shape)
+        late = self._catch_up(start, budget)
+        draft = self._chain(start, len(shape), budget) if budget.branches == 1 else self._tree(start, shape)
+        self.read, self.fed = start, max(0, len(draft) - 1)
+        return replace(draft, passes=draft.passes + late)
+
+    def _catch_up(self, start: int, budget: Budget) -> int:
+        """Read what was written without this draft, eight tokens in the time of a pass, and look back at it; returns
+        the passes spent beyond the one that reads the last token."""
+        unseen = start - self.read
+        if unseen > LONGEST_READ + 1:
+            unseen, self.read = RECENT + 1, start - RECENT - 1
+        late = read_passes(unseen - 1) if self.source.cost else 0
+        if self.unsaid and budget.gate is not None:
+            hit = self.source.ranks[self.unsaid - self.world.prompt] == 0
+            budget.gate.learn([Trial(1, 0 if hit else -1, self._sure(self.unsaid))])
+        self.unsaid = 0
+        for _ in range(late):
+            self._pass(start)
+        if budget.gate is not None and self.source.cost and unseen >= 3:
+            prompt = self.world.prompt
+            places = range(max(self.read + 1, start - 16, prompt), start)
+            ranks = self.source.ranks
+            budget.gate.learn([Trial(1, 0 if ranks[at - prompt] == 0 else -1, self._sure(at)) for at in places])
+        return late
 
     def _chain(self, start: int, length: int, budget: Budget) -> Draft:
         tokens, sure, values, gate, passes = [], list[float](), list[float](), budget.gate, 0
@@ -150,6 +185,7 @@ class SimDrafter:
                 values = list(accumulate((gate.survival(at, 0, one) for at, one in enumerate(sure, 1)), mul))
         count = len(tokens) if gate is None else gate.kept(values)
         if not count:
+            self.unsaid = start if not self.source.cost else 0
             return Draft.empty(self.name, "not sure enough", passes)
         parents = np.arange(-1, count - 1, dtype=np.int32)
         return Draft(np.array(tokens[:count], np.int32), parents, None, self.name, None, tuple(sure[:count]), passes)
@@ -166,19 +202,19 @@ class SimDrafter:
         return Draft(np.array(tokens, np.int32), shape, None, self.name, None, tuple(sure), passes)
 
     def _pass(self, position: int) -> int:
-        at = min(position - PROMPT, self.world.length - 1)
+        at = min(position - self.world.prompt, self.world.length - 1)
         self.clock.now += self.source.cost * float(self.world.load[at])
         return int(self.source.cost > 0)
 
     def _guess(self, position: int, rank: int) -> int:
-        at = position - PROMPT
+        at = position - self.world.prompt
         right = self.world.token(position)
         if at < self.world.length and self.source.ranks[at] == rank:
             return right
-        return (right + 1 + rank) % (VOCAB - 1)
+        return (right + 1 + rank) % (self.world.vocab - 1)
 
     def _sure(self, position: int) -> float:
-        return float(self.source.confidence[min(position - PROMPT, self.world.length - 1)])
+        return float(self.source.confidence[min(position - self.world.prompt, self.world.length - 1)])
 
 
 @contextmanager
@@ -191,16 +227,22 @@ def virtual_time(clock: VirtualClock) -> Iterator[None]:
 def play(world: World, controller: Controller, names: Sequence[str] | None = None) -> float:
     """Seconds that ``controller`` needs for the world's text with these drafts (None: all of them)."""
     clock = VirtualClock()
-    session = SimSession(world, clock, np.random.default_rng(world.seed))
-    drafters: list[Drafter] = [
+    run(world, controller, clock, [
         SimDrafter(source, world, clock) for source in world.sources if names is None or source.name in names
-    ]
-    info = EngineInfo("sim", "sim", VOCAB, world.length + PROMPT + 64, tree=True, rollback="trim")
+    ])  # fmt: skip
+    return clock.now
+
+
+def run(world: World, controller: Controller, clock: VirtualClock, drafters: Sequence[Drafter]) -> list[Step]:
+    """The whole text, written with these drafters; the clock then shows how long it took."""
+    session = SimSession(world, clock, np.random.default_rng(world.seed))
+    info = EngineInfo("sim", "sim", world.vocab, world.length + world.prompt + 64, tree=True, rollback="trim")
     parts = Parts(session, info, Sampler(SamplingParams()), ChainDrafter(drafters), controller)
     with virtual_time(clock):
-        steps = list(decode(parts, [world.token(position) for position in range(PROMPT)], Limits(world.length)))
-    assert [id for step in steps for id in step.ids] == [world.token(PROMPT + at) for at in range(world.length)]
-    return clock.now
+        steps = list(decode(parts, [world.token(position) for position in range(world.prompt)], Limits(world.length)))
+    written = [id for step in steps for id in step.ids]
+    assert written == [world.token(world.prompt + at) for at in range(world.length)]
+    return steps
 
 
 def play_all(worlds: Sequence[World], controller: Controller, names: Sequence[str] | None = None) -> float:

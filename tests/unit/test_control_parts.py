@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from foredraft.control import CostConfig, Priors, SourcePriors, Threshold, ThresholdConfig
 from foredraft.control.clock import Clock
 from foredraft.control.estimates import Acceptance
-from foredraft.control.gates import ChainGate
+from foredraft.control.gates import ChainGate, Stops
 from foredraft.errors import InvalidValue
 from foredraft.policy import Policy
 from foredraft.speed import Curve
@@ -154,8 +153,8 @@ class TestAcceptance:
 
 
 class TestGate:
-    def gate(self, rate: float, floor: float = -math.inf, ahead: Sequence[float] = (0.8,) * 8) -> ChainGate:
-        return ChainGate(Clock(PRIORS), Acceptance(), "model", rate, floor, ahead)
+    def gate(self, rate: float, floor: float = 0.0, longest: int = 8, hoped: float | None = 0.8) -> ChainGate:
+        return ChainGate(Clock(PRIORS), Acceptance(), "model", Stops(rate, floor, longest, None, hoped))
 
     def test_keeps_the_prefix_that_is_worth_most(self) -> None:
         gate = self.gate(rate=10.0)  # a target step of .1 s is worth one token
@@ -167,22 +166,34 @@ class TestGate:
         assert gate.kept(values) == max(range(1, 6), key=worth)
 
     def test_nothing_is_kept_below_the_alternative(self) -> None:
-        assert self.gate(10.0, floor=5.0).kept([0.9, 0.9]) == 0
-        assert self.gate(10.0, floor=0.0).kept([0.05]) == 0
+        assert self.gate(10.0, floor=5.0, hoped=None).kept([0.9, 0.9]) == 0
+        assert self.gate(10.0, floor=0.0, hoped=None).kept([0.05]) == 0
+
+    def test_a_draft_of_which_nothing_is_known_is_tried(self) -> None:
+        assert self.gate(10.0, floor=5.0).kept([0.05]) == 1
+
+    def test_what_is_learned_ends_hope_and_pity(self) -> None:
+        wrong, right = [Trial(1, -1, 0.5)] * 16, [Trial(1, 0, 0.5)] * 16
+        bad, good = self.gate(10.0), self.gate(10.0)
+        bad.learn(wrong)
+        good.learn(right)
+        assert bad.survival(1, 0, 0.5) < 0.2 < 0.8 < good.survival(1, 0, 0.5)
+        assert not bad.more([0.9]) and good.more([0.9])
+        assert bad.kept([0.05]) == 0
 
     def test_goes_on_while_it_pays(self) -> None:
         assert self.gate(10.0).more([0.9])
         assert not self.gate(10.0).more([0.1])
-        assert not self.gate(10.0, ahead=(0.8,)).more([0.9]), "at the end of the budget"
+        assert not self.gate(10.0, longest=1).more([0.9]), "at the end of the budget"
 
     def test_looks_beyond_a_step_of_the_curve(self) -> None:
         cliff = Curve((1, 8, 9, 16), (1.0, 1.0, 1.6, 1.6))
         priors = Priors(cliff, True, 0.1, {"model": SourcePriors(0.01)})
-        gate = ChainGate(Clock(priors), Acceptance(), "model", 10.0, -math.inf, (0.97,) * 15)
+        gate = ChainGate(Clock(priors), Acceptance(), "model", Stops(10.0, 0.0, 15, None, 0.97))
         assert gate.more([0.97**k for k in range(1, 8)]), "8 positions are drafted; the next tile pays as a whole"
 
     def test_only_offered_widths(self) -> None:
-        gate = ChainGate(Clock(PRIORS), Acceptance(), "model", 1.0, -math.inf, (0.9,) * 8, widths=(1, 4, 8))
+        gate = ChainGate(Clock(PRIORS), Acceptance(), "model", Stops(1.0, 0.0, 8, (1, 4, 8)))
         assert gate.kept([0.9, 0.8, 0.7, 0.6, 0.5]) == 3
 
 

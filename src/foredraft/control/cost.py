@@ -18,12 +18,12 @@ from foredraft.control.base import OFF
 from foredraft.control.clock import Clock
 from foredraft.control.estimates import Acceptance
 from foredraft.control.fixed import check_draft_size
-from foredraft.control.gates import ChainGate
+from foredraft.control.gates import ChainGate, Stops
 from foredraft.control.priors import Priors
 from foredraft.errors import InvalidValue
-from foredraft.speed import expected_tokens
+from foredraft.speed import expected_tokens, read_passes
 from foredraft.trees import Bounds, best_shape, depths
-from foredraft.types import Budget, Step
+from foredraft.types import Budget, Step, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CostConfig:
     """``max_draft``: longest chain; ``tree``: largest tree, 0 = none; ``branches``: children per node at most.
 
     ``loss``: share of the time that may be lost to drafts that did not pay; ``credit``: target steps of it that each
-    draft may lose at once, a third of them anew with every request; ``bank``: target steps won in the same request that
+    draft may lose at once, half of them anew with every request; ``bank``: target steps won in the same request that
     may be lost again. ``first_probe``, ``last_probe``: rounds without drafting before a draft is tried again, doubled
     after every vain try. ``memory``: trials after which one counts 1/e. ``widths``: the only widths a pass may have
     (None = any).
@@ -43,7 +43,7 @@ class CostConfig:
     loss: float = 0.02
     credit: float = 2.0
     bank: float = 10.0
-    first_probe: int = 8
+    first_probe: int = 15
     last_probe: int = 256
     memory: float = 60.0
     widths: tuple[int, ...] | None = None
@@ -74,6 +74,16 @@ _EVERY = 4
 """Rounds between two comparisons of all arms; trees, which take a millisecond to weigh, every fourth of them."""
 _TREE_MARGIN = 1.08
 """A tree must promise this much more than the best chain: its estimates lean on more assumptions."""
+_STRETCH = 3
+"""Rounds over which it is to pay that a draft reads what it missed: then copies may take over again."""
+_STAY = 0.97
+"""A draft in use is given up when it promises less than this, so that an estimate near 1 does not switch it on and
+off."""
+_DECAY = 0.995
+"""How long the realised speed is remembered, per round."""
+_WON, _LOST = 1.0, 0.5
+"""What a source that may lose no more is credited, in target steps, where its first token would have been right, and
+charged where not: somewhat less than a right copy wins, and about what a wrong one costs."""
 _HOPEFUL = 0.8
 """Acceptance at which a probe's draft length would be the best one."""
 
@@ -97,7 +107,8 @@ class CostAware:
     def _reset(self) -> None:
         self._rounds = 0
         self._flow, self._spell = 0.0, 0.0  # discounted tokens and seconds: the realised speed
-        self._quiet = self._wait = self._config.first_probe  # so a draft that is not believed in is tried at once
+        self._quiet, self._wait = 0, self._config.first_probe
+        self._unread = 0
         self._probing = False
         self._tree: Arm | None = None
         self._best: Arm | None = None
@@ -108,7 +119,7 @@ class CostAware:
         for seen in self._seen.values():
             seen.next_text()
         credit = self._config.credit
-        self._left = {name: min(max(left, credit / 3), credit) for name, left in self._left.items()}
+        self._left = {name: min(max(left, credit / 2), credit) for name, left in self._left.items()}
         self._reset()
 
     def budget(self, length: int) -> Budget:
@@ -125,19 +136,20 @@ class CostAware:
 
     def _chosen(self, plain: float) -> Budget:
         barred = [name for name, left in self._left.items() if left < 0]
-        if len(barred) == len(self._left):
+        if barred == [self._model] and len(self._left) == 1:
             return _off("cost: off, what may be lost on trying is used up")
         best = self._best if self._model not in barred else None
-        pays = best is not None and best.rate * plain > 1.0
+        stay = _STAY if self._quiet == 0 and self._rounds else 1.0
+        pays = best is not None and best.tokens * plain > stay * best.seconds + self._late() / _STRETCH
         rate = max(1.0 / plain, best.rate if best is not None and pays else 0.0, self._realised())
-        if not pays and self._quiet >= self._wait and self._model not in barred:
+        if not pays and self._quiet >= self._wait and self._affordable(plain):
             probe = self._probe()
             if probe is not None:
                 best, pays, self._probing = probe, True, True
         floor = 1.0 - rate * plain
         if best is not None and pays and not self._probing:
             floor = max(floor, best.tokens - rate * best.seconds)
-        sources = {name: self._chain_budget(name, rate, floor) for name in self._free if name not in barred}
+        sources = {name: self._chain_budget(name, rate, math.inf if name in barred else floor) for name in self._free}
         why = "cost: no draft model pays" if self._model is not None else "cost: copies where they pay"
         if best is not None and pays and self._model is not None:
             sources[self._model] = self._gated(best.budget, rate, 1.0 - rate * plain)
@@ -146,18 +158,37 @@ class CostAware:
             why = f"cost: {'probing with ' if self._probing else ''}{what} of {best.budget.nodes}, {ahead}"
         return _joined(sources, why)
 
+    def _affordable(self, plain: float) -> bool:
+        """Whether the ledger allows a vain try: the draft reads what it missed before it says anything."""
+        if self._model is None:
+            return True
+        return self._late() + self._clock.draft(self._model) <= plain * self._left[self._model]
+
+    def _late(self) -> float:
+        """Seconds that the model draft needs to read what was written without it."""
+        assert self._model is not None
+        return read_passes(self._unread) * self._clock.draft(self._model)
+
     def _chain_budget(self, name: str, rate: float, floor: float) -> Budget:
         most = self._config.max_draft
-        return Budget(most, most, 1, gate=self._gate(name, rate, floor, self._seen[name].by_depth(most)))
+        return Budget(most, most, 1, gate=self._gate(name, Stops(rate, floor, most, self._config.widths)))
 
-    def _gate(self, name: str, rate: float, floor: float, ahead: Sequence[float]) -> ChainGate:
-        return ChainGate(self._clock, self._seen[name], name, rate, floor, ahead, self._config.widths)
+    def _gate(self, name: str, stops: Stops) -> ChainGate:
+        return ChainGate(self._clock, self._seen[name], name, stops, self._would_have)
+
+    def _would_have(self, name: str, trials: Sequence[Trial]) -> None:
+        """A source that lost what it might still looks on; it may lose again when it would have won."""
+        if self._left[name] < 0:
+            for trial in trials:
+                self._left[name] += _WON if trial.rank == 0 else -_LOST
+            self._left[name] = max(self._left[name], -self._config.credit)
 
     def _gated(self, budget: Budget, rate: float, floor: float) -> Budget:
         if budget.branches > 1 or self._model is None:
             return budget
-        if self._probing:  # at least one token, more only while the draft is sure of it
-            return replace(budget, gate=self._gate(self._model, rate, -math.inf, [_HOPEFUL] * budget.nodes))
+        if self._probing:
+            stops = Stops(rate, floor, budget.nodes, self._config.widths, _HOPEFUL)
+            return replace(budget, gate=self._gate(self._model, stops))
         return self._chain_budget(self._model, rate, floor)
 
     def observe(self, step: Step) -> None:
@@ -166,7 +197,7 @@ class CostAware:
         self._rounds += 1
         plain = self._plain_seconds()
         seconds = step.seconds.total
-        self._flow, self._spell = 0.97 * self._flow + step.generated, 0.97 * self._spell + seconds
+        self._flow, self._spell = _DECAY * self._flow + step.generated, _DECAY * self._spell + seconds
         if step.drafter in self._seen:  # a merged tree says nothing of either draft alone
             self._seen[step.drafter].observe(step.trials)
         if step.drafted or step.passes:
@@ -178,15 +209,16 @@ class CostAware:
         for name, left in self._left.items():
             self._left[name] = max(left, min(self._config.credit, left + refill))
         tried = step.passes > 0 if self._model is not None else step.drafted > 0
-        self._schedule(tried, step.generated * plain > seconds)
+        self._schedule(tried, step.generated, step.generated * plain > seconds)
 
-    def _schedule(self, tried: bool, paid: bool) -> None:
+    def _schedule(self, tried: bool, generated: int, paid: bool) -> None:
         """Count the rounds in which the model (or where there is none, any draft) was not tried; a vain probe doubles
         the wait, one that paid ends it."""
         if not tried:
             self._quiet += 1
+            self._unread += generated
             return
-        self._quiet = 0
+        self._quiet = self._unread = 0
         if self._probing:
             self._wait = self._config.first_probe if paid else min(2 * self._wait, self._config.last_probe)
             self._quiet = self._wait if paid else 0

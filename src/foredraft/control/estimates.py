@@ -7,13 +7,14 @@ draft says nothing about deeper levels and a fully accepted one only that it was
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foredraft.control.calibration import LEAST, MOST, Calibration
 from foredraft.types import Trial
 
 SIBLINGS = (0.35, 0.25, 0.2, 0.15)
 """Prior probability that the sibling of rank 1, 2, … is the target's choice, given that none before it is."""
-_LEAST, _MOST = 0.002, 0.998
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Counts:
 
     def mean(self, prior: float, weight: float) -> float:
         """(hits + weight · prior) / (trials + weight)."""
-        return min(_MOST, max(_LEAST, (self.hits + weight * prior) / (self.trials + weight)))
+        return min(MOST, max(LEAST, (self.hits + weight * prior) / (self.trials + weight)))
 
     def fade(self, share: float) -> None:
         """Let go of all but ``share`` of what was seen."""
@@ -47,7 +48,7 @@ class Acceptance:
     memory: float = 60.0
     depths: list[Counts] = field(default_factory=list)
     siblings: list[Counts] = field(default_factory=list)
-    bins: list[Counts] = field(default_factory=lambda: [Counts() for _ in range(BINS)])
+    calibration: Calibration = field(default_factory=Calibration)
     overall: Counts = field(default_factory=Counts)
 
     def observe(self, trials: tuple[Trial, ...]) -> None:
@@ -60,13 +61,22 @@ class Acceptance:
             self.depths[depth].add(first, keep)
             self.overall.add(first, keep)
             if trial.confidence is not None:
-                self.bins[_bin(trial.confidence)].add(first, keep)
+                self.calibration.add(trial.confidence, first)
             for rank in range(1, trial.tried):
                 if 0 <= trial.rank < rank:
                     break
                 if rank > len(self.siblings):
                     self.siblings.append(Counts())
                 self.siblings[rank - 1].add(trial.rank == rank, keep)
+
+    def learn(self, trials: Sequence[Trial]) -> None:
+        """Guesses about single positions of the text: they say how good the draft is, and what its confidence means,
+        but nothing of depths."""
+        keep = math.exp(-1.0 / self.memory)
+        for trial in trials:
+            self.overall.add(trial.rank == 0, keep)
+            if trial.confidence is not None:
+                self.calibration.add(trial.confidence, trial.rank == 0)
 
     def by_depth(self, most: int) -> list[float]:
         """Acceptance of a first child at depth 1..``most``, given that the depth is reached. A depth seldom reached is
@@ -90,14 +100,12 @@ class Acceptance:
         return found
 
     def of(self, confidence: float) -> float:
-        """Acceptance of a token drafted with this ``confidence``: what was seen in its bin, the confidence itself being
-        worth a few trials, pulled towards the overall rate."""
-        overall = self.overall.mean(self.alpha, self.weight)
-        return self.bins[_bin(confidence)].mean(0.7 * confidence + 0.3 * overall, 4.0)
+        """Acceptance of a token drafted with this ``confidence``, as it was seen of such tokens."""
+        return self.calibration(confidence)
 
     def fade(self, share: float) -> None:
         """Let go of all but ``share`` of what was seen."""
-        for counts in (*self.depths, *self.siblings, *self.bins, self.overall):
+        for counts in (*self.depths, *self.siblings, self.overall):
             counts.fade(share)
 
     def next_text(self) -> None:
@@ -107,15 +115,5 @@ class Acceptance:
         if self.overall.trials >= 1.0:
             self.alpha += 0.3 * (self.overall.mean(self.alpha, 2.0) - self.alpha)
         self.depths, self.overall = [], Counts()
-        for counts in (*self.siblings, *self.bins):
+        for counts in self.siblings:
             counts.fade(0.5)
-
-
-BINS = 9
-
-
-def _bin(confidence: float) -> int:
-    """Confidence on a logistic scale, from -4 to 4 and beyond, in ``BINS`` steps."""
-    inside = min(1.0 - 1e-9, max(1e-9, confidence))
-    place = math.log(inside / (1.0 - inside))
-    return max(0, min(BINS - 1, math.floor((place + 4.5) / 9.0 * BINS)))

@@ -14,10 +14,11 @@ from foredraft.drafters.growth import Growth, growth
 from foredraft.engines.base import Engine, Session, emptied
 from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
-from foredraft.types import Budget, Draft, Logits
+from foredraft.speed import LONGEST_READ, RECENT, read_passes
+from foredraft.types import Budget, Draft, Logits, Trial
 
-_CATCH_UP = 8
-"""Tokens that a draft which was not asked for a while reads in about the time of one pass."""
+_HINDSIGHT = 16
+"""Positions at most of those at which it is compared with the text: a row of scores each."""
 
 
 class ModelDrafter:
@@ -65,14 +66,18 @@ class ModelDrafter:
         if budget.nodes == 0:
             return Draft.empty(self.name, budget.why or f"{self.name}: budget 0")
         self._look(context.tokens)
+        self._skip(session)
         if not self._view or context.tokens[-1] >= self._limit:
             return Draft.empty(self.name, f"{self.name}: the last token, {context.tokens[-1]}, is unknown to the draft")
         if not self._engine.info.tree:
             budget = budget.within(budget.nodes, budget.depth, tree=False)
         grown = growth(budget, self._sampler(sampler), context)
         self._fit(session, grown.most_fed)
-        grown.put(-1, self._feed_view(session, rows=1)[0, : self._limit])
-        passes = 1 + (self._unseen - 1) // _CATCH_UP
+        rows = self._feed_view(session, self._known(context, budget, len(self._view) - session.length) + 1)
+        if len(rows) > 1 and budget.gate is not None:
+            budget.gate.learn(self._hindsight(rows, context, self._sampler(sampler)))
+        grown.put(-1, rows[-1, : self._limit])
+        passes = 1 + read_passes(self._unseen - 1)
         while level := grown.next_level():
             self._deepen(session, grown, level)
             passes += 1
@@ -111,6 +116,12 @@ class ModelDrafter:
         self._view += [token for token in text[self._read :] if token < self._limit]
         self._read = len(text)
 
+    def _skip(self, session: Session) -> None:
+        """Of a long stretch that was written without this draft, read the end only: that tells whether it is worth
+        asking again, and what has to be read stays bounded."""
+        if len(self._view) - session.length > LONGEST_READ + 1:
+            self._view = self._view[: session.length] + self._view[-RECENT - 1 :]
+
     def _fit(self, session: Session, nodes: int) -> None:
         """Where the view would outgrow the draft's context, go on with its end: half a context, so that reading it
         again costs at most one token per token on average."""
@@ -120,6 +131,30 @@ class ModelDrafter:
         if len(self._view) > room:
             self._view = self._view[-max(1, room // 2) :]
             session.rewind(0)
+
+    def _known(self, context: History, budget: Budget, unseen: int) -> int:
+        """How many positions before the next one to look back at: only where a gate listens, and where several tokens
+        have to be read anyway. 0 where what the draft sees is not the text itself."""
+        if budget.gate is None or unseen < 3:
+            return 0
+        count = min(unseen - 1, _HINDSIGHT, context.generated)
+        return count if self._view[-count - 1 :] == list(context.tokens[-count - 1 :]) else 0
+
+    def _hindsight(self, rows: Logits, context: History, sampler: Sampler) -> list[Trial]:
+        """What would have been guessed for the last tokens of the text, of which all but the last of ``rows`` speak."""
+        known = list(context.tokens[-len(rows) + 1 :])
+        context.shrink(len(context) - len(known))
+        trials = list[Trial]()
+        try:
+            for row in rows[:-1]:
+                guess = sampler.children(row[: self._limit], context, 1)
+                right = len(guess.ids) > 0 and int(guess.ids[0]) == known[len(trials)]
+                trials.append(Trial(1, 0 if right else -1, guess.confidence[0] if guess.confidence else None))
+                context.push(known[len(trials) - 1])
+        finally:
+            for token in known[len(trials) :]:
+                context.push(token)
+        return trials
 
     def _feed_view(self, session: Session, rows: int) -> Logits:
         tokens = np.array(self._view[session.length :], np.int32)

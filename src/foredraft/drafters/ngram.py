@@ -17,7 +17,7 @@ import numpy as np
 from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
 from foredraft.trees import TreeBuilder
-from foredraft.types import Budget, Draft, Gate, Logits
+from foredraft.types import Budget, Draft, Gate, Logits, Trial
 
 _NEAR = 4
 """How many matched tokens being next to the copy point is worth."""
@@ -90,6 +90,7 @@ class NgramDrafter:
             n *= 2
         self._copied = 0  # how well copying went lately: accepted tokens, halved by every rejected copy
         self._copy_point = -1  # index in the text of the token that a copy would take next
+        self._unsaid: tuple[int, float] | None = None  # the token that was not worth proposing, and how sure it was
         self._origins: list[int] = []  # for each node drafted: the index in the text it was copied from
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -99,6 +100,7 @@ class NgramDrafter:
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
         """Continuations of the best matches; point-mass proposals (no law)."""
         budget = budget.of(self.name)
+        self._look_back(context.tokens, budget.gate)
         self._catch_up(context.tokens)
         builder = TreeBuilder(budget.nodes)
         self._origins = []
@@ -107,17 +109,19 @@ class NgramDrafter:
         gated = budget.gate is not None and budget.branches <= 1
         for end in self._matches(max(1, budget.branches)):
             length = self._score(end)
+            matched = self._matched(end) + self._near(end)
             builder.add(self._continuation(end, budget.depth if gated else self._depth(length, budget.depth), sampler))
             for parent in builder.parents[len(depths) :]:
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 self._origins.append(end + depths[-1])
-                confidence.append(_confidence(length, depths[-1] + 1))
+                confidence.append(_confidence(matched, depths[-1] + 1))
         if not builder.tokens:
             return Draft.empty(self.name, "ngram: no earlier occurrence")
         count = len(confidence)
         if gated and budget.gate is not None:
             count = _worth(budget.gate, confidence)
             if not count:
+                self._unsaid = (builder.tokens[0], confidence[0])
                 return Draft.empty(self.name, "ngram: the match is too short to be worth it")
         tokens, parents = (np.array(part[:count], np.int32) for part in (builder.tokens, builder.parents))
         return Draft(tokens, parents, None, self.name, None, tuple(confidence[:count]))
@@ -133,6 +137,13 @@ class NgramDrafter:
     def close(self) -> None:
         """Drop the index."""
         self._reset()
+
+    def _look_back(self, tokens: Sequence[int], gate: Gate | None) -> None:
+        """Whether the copy that the gate did not let through would have been right."""
+        if self._unsaid is not None and gate is not None and len(tokens) > len(self._tokens):
+            token, sure = self._unsaid
+            gate.learn([Trial(1, 0 if tokens[len(self._tokens)] == token else -1, sure)])
+        self._unsaid = None
 
     def _catch_up(self, tokens: Sequence[int]) -> None:
         """Index the tokens committed since the last call: amortised O(levels · max_n) each."""
@@ -171,13 +182,20 @@ class NgramDrafter:
         return []
 
     def _score(self, end: int) -> int:
-        """Length of the common suffix of the text and of its part before ``end``, at most max_n; nearer is better."""
+        """How good a match is: its length, and nearer is better."""
+        return self._matched(end) + _NEAR * self._near(end)
+
+    def _matched(self, end: int) -> int:
+        """Length of the common suffix of the text and of its part before ``end``, at most max_n."""
         tokens, size = self._tokens, len(self._tokens)
         length = 0
         while length < min(self._config.max_n, end) and tokens[end - 1 - length] == tokens[size - 1 - length]:
             length += 1
-        near = self._copied >= _RESUMES and 0 <= self._copy_point < end <= self._copy_point + self._config.resume
-        return length + _NEAR * near
+        return length
+
+    def _near(self, end: int) -> bool:
+        """Whether copying went well and a copy from ``end`` would go on where it stopped."""
+        return self._copied >= _RESUMES and 0 <= self._copy_point < end <= self._copy_point + self._config.resume
 
     def _depth(self, length: int, most: int) -> int:
         """How far to trust a match: a short one is often a coincidence, and a rejected tail costs a wide pass."""
@@ -205,10 +223,12 @@ def _worth(gate: Gate, confidence: Sequence[float]) -> int:
     return gate.kept(list(accumulate(shares, mul)))
 
 
-def _confidence(length: int, depth: int) -> float:
-    """How sure a copy is of its token at ``depth`` (from 1) after a match of ``length`` tokens: the first one depends
-    on the match; once that is right, the text is being repeated (copies in code, edits and summaries were right 92 % of
-    the time from the second token on, and 57 % at the first)."""
+def _confidence(matched: int, depth: int) -> float:
+    """How sure a copy is of its token at ``depth`` (from 1) behind a match of ``matched`` tokens. Every token that
+    turns out right makes the match longer; the first one is less sure than that, since it may be a coincidence. (Of
+    copies in answers of code, edits, summaries and chat behind 2 matching tokens, the first, second, … were right in
+    41, 72, 68, 87, 74 % of cases; behind 16 and more, in 90, 96, 91, 95, 95 %.)"""
     if depth == 1:
-        return length / (length + 2.0)
-    return (length + depth + 4.0) / (length + depth + 5.0)
+        return matched / (matched + 2.3)
+    certain = matched + depth - 1
+    return certain / (certain + 1.2)
