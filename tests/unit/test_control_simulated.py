@@ -12,7 +12,7 @@ from foredraft.control.base import Controller
 from tests.support.scenarios import CLIFF, SCENARIOS, TILED, TRAFFIC, Scenario, Traffic, always
 from tests.support.simulator import World, play, play_all, priors
 
-SEEDS = (1, 2)
+SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)

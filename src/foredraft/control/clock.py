@@ -48,7 +48,7 @@ class Clock:
         self._costs = {name: source.cost for name, source in priors.sources.items()}
         self._recent: list[float] = []
         self._plain_rest, self._drafted_rest = Running(), Running()
-        self.version = 0
+        self.drifts = 0
 
     @property
     def known(self) -> bool:
@@ -76,7 +76,6 @@ class Clock:
         """Learn from one round of decoding."""
         if step.seconds.verify <= 0 or step.width < 1:
             return
-        self.version += 1
         self._see_pass(step.width, math.log(step.seconds.verify))
         rest = step.seconds.keep + step.seconds.other + (step.seconds.draft if not step.passes else 0.0)
         if rest > 0:
@@ -97,6 +96,7 @@ class Clock:
         if len(self._recent) == 5 and abs(middle) > _DRIFT:
             self._scale.value += middle
             self._recent = []
+            self.drifts += 1
             return
         if width == 1:
             self._scale.add(self._scale.value + surprise)

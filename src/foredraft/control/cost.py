@@ -106,7 +106,7 @@ class CostAware:
 
     def _reset(self) -> None:
         self._rounds = 0
-        self._flow, self._spell = 0.0, 0.0  # discounted tokens and seconds: the realised speed
+        self._flow, self._spell, self._paced = 0.0, 0.0, 0  # discounted tokens and seconds, over so many rounds
         self._quiet, self._wait = 0, self._config.first_probe
         self._unread = 0
         self._probing = False
@@ -193,11 +193,16 @@ class CostAware:
 
     def observe(self, step: Step) -> None:
         """Learn from a finished round."""
+        drifts = self._clock.drifts
         self._clock.observe(step)
+        if self._clock.drifts > drifts:  # what seemed lost lately was the machine's doing, and its old speed is gone
+            self._left = {name: max(left, self._config.credit / 2) for name, left in self._left.items()}
+            self._flow, self._spell, self._paced = 0.0, 0.0, 0
         self._rounds += 1
         plain = self._plain_seconds()
         seconds = step.seconds.total
         self._flow, self._spell = _DECAY * self._flow + step.generated, _DECAY * self._spell + seconds
+        self._paced += 1
         if step.drafter in self._seen:  # a merged tree says nothing of either draft alone
             self._seen[step.drafter].observe(step.trials)
         if step.drafted or step.passes:
@@ -230,7 +235,7 @@ class CostAware:
         return self._clock.target(1) + self._clock.rest(drafted=False)
 
     def _realised(self) -> float:
-        return self._flow / self._spell if self._rounds >= 16 and self._spell > 0 else 0.0
+        return self._flow / self._spell if self._paced >= 16 and self._spell > 0 else 0.0
 
     # --- arms ------------------------------------------------------------------------------------------
 

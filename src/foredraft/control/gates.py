@@ -30,6 +30,9 @@ class Stops:
     hoped: float | None = None
 
 
+_CAUTION = 0.75
+"""A longer copy must win this much more than the time of the wider pass: the probabilities of its tokens go together,
+and a copy that ends early ends for all of them."""
 Told = Callable[[str, Sequence[Trial]], None]
 """Who else wants to know what a source would have guessed."""
 
@@ -79,13 +82,16 @@ class ChainGate:
     def kept(self, values: Sequence[float]) -> int:
         """The prefix that is worth most, if it is worth more than the alternative."""
         best, count = self._stops.floor if self._hoped is None else -math.inf, 0
-        tokens, widths = 1.0, self._stops.widths
-        rest = self._clock.rest(drafted=True)
+        tokens, widths, rate = 1.0, self._stops.widths, self._stops.rate
+        rest, caution = self._clock.rest(drafted=True), 0.0
         for number, value in enumerate(values, 1):
             tokens += value
             if widths is not None and number + 1 not in widths:
                 continue
-            worth = tokens - self._stops.rate * (self._clock.target(number + 1) + rest)
-            if worth > best:
+            seconds = self._clock.target(number + 1)
+            worth = tokens - rate * (seconds + rest)
+            if count and not self._clock.draft(self._source):
+                caution = _CAUTION * rate * (seconds - self._clock.target(count + 1))
+            if worth > best + caution:
                 best, count = worth, number
         return count
