@@ -40,32 +40,37 @@ run_quiet() {
 
 # --- the system's packages ---------------------------------------------------------------------------------
 
-# install_line PIECE: the one line that installs it on this system. PIECE is python, venv or compiler.
+# install_line PIECE: the one line that installs it on this system. PIECE is python, venv, compiler or browser.
 install_line() {
     local piece="$1" version="${2:-3}"
     if [ "$(uname -s)" = Darwin ]; then
         case "$piece" in
+            browser) echo "brew install --cask chromium" ;;
             compiler) echo "xcode-select --install" ;;
             *) echo "brew install python@3.12" ;;
         esac
     elif command -v apt-get >/dev/null 2>&1; then
         case "$piece" in
+            browser) echo "apt-get install -y chromium" ;;
             compiler) echo "apt-get install -y g++" ;;
             venv) echo "apt-get install -y python$version-venv" ;;
             *) echo "apt-get install -y python3 python3-venv" ;;
         esac
     elif command -v dnf >/dev/null 2>&1; then
         case "$piece" in
+            browser) echo "dnf install -y chromium" ;;
             compiler) echo "dnf install -y gcc-c++" ;;
             *) echo "dnf install -y python3.12" ;;
         esac
     elif command -v pacman >/dev/null 2>&1; then
         case "$piece" in
+            browser) echo "pacman -S --needed --noconfirm chromium" ;;
             compiler) echo "pacman -S --needed --noconfirm gcc" ;;
             *) echo "pacman -S --needed --noconfirm python" ;;
         esac
     elif command -v apk >/dev/null 2>&1; then
         case "$piece" in
+            browser) echo "apk add chromium" ;;
             compiler) echo "apk add g++ linux-headers" ;;
             *) echo "apk add python3" ;;
         esac
@@ -172,6 +177,18 @@ ensure_compiler() {
     have_compiler && return
     provide compiler "A C++ compiler (llama.cpp is built from source)"
     have_compiler || die "the C++ compiler does not compile a one-line program: try it by hand"
+}
+
+# --- a browser ---------------------------------------------------------------------------------------------
+
+# Tests open reports in it; FOREDRAFT_CHROMIUM names another one.
+ensure_browser() {
+    local name
+    [ -z "${FOREDRAFT_CHROMIUM:-}" ] || return 0
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        command -v "$name" >/dev/null 2>&1 && return
+    done
+    provide browser "Chromium (tests open reports in it)"
 }
 
 # --- the environment ---------------------------------------------------------------------------------------

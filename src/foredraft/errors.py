@@ -8,9 +8,10 @@
     │   ├── UnknownName            no model / engine / drafter of that name ("did you mean")
     │   ├── MissingExtra           the adapter's package is not installed
     │   ├── ModelFileError         missing, truncated, foreign or damaged model file
-    │   ├── ProfileError           a device profile that is damaged or of another schema
+    │   ├── ProfileError           a device profile, a device file or a profile summary that is damaged
+    │   ├── TraceError             a profile's trace that is damaged, of another schema, or cannot answer
     │   ├── PairMismatch           target and draft cannot speak to each other
-    │   └── PromptError            empty or too long a prompt, a broken chat template
+    │   └── PromptError            empty or too long a prompt, a broken chat template or file of prompts
     ├── NotExactError              an exported program failed its bit check (``export``)
     ├── ShortOfResourcesError      memory or disk are too small for an export (``export``)
     ├── PullError                  a download failed or its checksum is wrong
@@ -56,7 +57,12 @@ class ModelFileError(UsageError):
 
 
 class ProfileError(UsageError):
-    """A device profile is damaged, foreign, or of another schema version."""
+    """A device profile, a user's device file or a profile's summary is damaged, foreign, or of another schema
+    version."""
+
+
+class TraceError(UsageError):
+    """The trace of a profile is damaged, foreign, of another schema version, or cannot answer what is asked."""
 
 
 class PairMismatch(UsageError):

@@ -139,14 +139,17 @@ class Pipeline:
         report = check_pair(self.tokenizer, model.tokenizer, allow_differing=setup.allow_differing)
         report.raise_if_bad(setup.target.name, path.name)
         self.pairs += (report,)
-        kind = registry.load("drafters", "model")
-        number = len(self.pairs)
+        return self.model_drafter(len(self.pairs) - 1, setup.draft_temperature)
+
+    def model_drafter(self, number: int, temperature: float | None = None) -> Drafter:
+        """A drafter of its own for the loaded draft model ``number``, counted from 0."""
+        kind, report = registry.load("drafters", "model"), self.pairs[number]
         return kind(  # type: ignore[no-any-return]
-            model.engine,
+            self.helpers[number],
             limit=report.shared_size,
             barred=report.barred,
-            name="model" if number == 1 else f"model-{number}",
-            temperature=setup.draft_temperature,
+            name="model" if number == 0 else f"model-{number + 1}",
+            temperature=temperature,
         )
 
     def stream(self, request: Request) -> Generator[Step]:
@@ -162,6 +165,11 @@ class Pipeline:
         )
         limits = Limits(request.max_tokens, self.tokenizer.eog_ids, request.logprobs, request.max_tv)
         return decode(parts, request.ids, limits)
+
+    @property
+    def session(self) -> Session | None:
+        """The cache of the last request, which holds its prompt and text until the next one; None before the first."""
+        return self._session
 
     def priors(self) -> Priors:
         """What a cost-aware controller may believe of these models before anything is measured: a draft pass takes as

@@ -53,7 +53,7 @@ def rule_of_thumb(alpha: float, length: int, ratio: float) -> float:
 
 LONGEST_READ, RECENT = 32, 24
 """A draft that missed more than ``LONGEST_READ`` tokens reads only the ``RECENT`` last ones of them."""
-_READ_AT_ONCE = 8
+AT_ONCE = 8
 """Tokens that a small model reads in about the time of one."""
 
 
@@ -64,7 +64,7 @@ def read_passes(missed: int) -> int:
     >>> [read_passes(missed) for missed in (0, 7, 8, 32, 1000)]
     [0, 0, 1, 4, 3]
     """
-    return (missed if missed <= LONGEST_READ else RECENT) // _READ_AT_ONCE
+    return (missed if missed <= LONGEST_READ else RECENT) // AT_ONCE
 
 
 # --- costs -------------------------------------------------------------------------------------------------

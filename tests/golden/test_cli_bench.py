@@ -134,6 +134,15 @@ def test_a_bad_line_is_named(folder: Path, smollm2: Path) -> None:
     assert done.returncode == 2 and "p.jsonl line 2: give either prompt or messages" in done.stderr
 
 
+def test_prompts_of_another_format_and_what_was_made_of_them(folder: Path, smollm2: Path) -> None:
+    (folder / "p.txt").write_text("Say hello.\nList three colours.\nSay hello.\n")
+    arguments = ("p.txt", *flags(smollm2, "--arm", "ngram:fixed:2")[1:])
+    done = foredraft(*arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "note: p.txt is plain text: 3 prompts, one a line\n" in done.stderr
+    assert "other, line 3: " in done.stderr and "1 repeated prompt (warm)" in done.stdout
+
+
 def test_ctrl_c_reports_what_is_done_and_keeps_it(folder: Path, smollm2: Path) -> None:
     (folder / "p.jsonl").write_text("".join(f'{{"prompt": "Count to {n}.", "kind": "x"}}\n' for n in range(200)))
     command = [sys.executable, "-m", "foredraft.cli.main", "bench", *flags(smollm2, "--arm", "ngram:fixed:2")]

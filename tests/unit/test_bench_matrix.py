@@ -12,7 +12,6 @@ import pytest
 from foredraft.bench.arms import Arm, parse_arms
 from foredraft.bench.lab import Lab, Target, measured_priors
 from foredraft.bench.matrix import Means, Plan, measure
-from foredraft.bench.prompts import BenchPrompt, read_prompts
 from foredraft.bench.records import RawFile
 from foredraft.control import Controller, Priors, SourcePriors
 from foredraft.devices.kept import model_facts
@@ -23,6 +22,7 @@ from foredraft.engines.base import EngineInfo, Session
 from foredraft.engines.scripted import ScriptedEngine, markov_table
 from foredraft.errors import PromptError
 from foredraft.pipeline import Pipeline, Request, Setup
+from foredraft.prompts import Prompt, read_prompts
 from foredraft.types import Ids, Logits, SamplingParams, Scores
 from tests.support.bench import ToyLab
 from tests.support.scripted import TOY, VOCAB, always_right, always_wrong
@@ -82,10 +82,10 @@ class Bench:
         return self.labs[-1]
 
 
-def prompts(folder: Path, *texts: str) -> tuple[BenchPrompt, ...]:
+def prompts(folder: Path, *texts: str) -> tuple[Prompt, ...]:
     path = folder / "p.jsonl"
     path.write_text("\n".join(f'{{"prompt": "{text}", "kind": "k{index % 2}"}}' for index, text in enumerate(texts)))
-    return tuple(read_prompts(path))
+    return read_prompts(path).prompts
 
 
 MakeBench = Callable[..., Bench]

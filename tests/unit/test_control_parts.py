@@ -177,7 +177,7 @@ class TestGate:
         bad, good = self.gate(10.0), self.gate(10.0)
         bad.learn(wrong)
         good.learn(right)
-        assert bad.survival(1, 0, 0.5) < 0.2 < 0.8 < good.survival(1, 0, 0.5)
+        assert bad.survival(1, 0, 0.5) < 0.2 and good.survival(1, 0, 0.5) > 0.8
         assert not bad.more([0.9]) and good.more([0.9])
         assert bad.kept([0.05]) == 0
 

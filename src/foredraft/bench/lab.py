@@ -12,7 +12,6 @@ from types import TracebackType
 
 from foredraft import registry
 from foredraft.bench.arms import Arm
-from foredraft.bench.prompts import BenchPrompt
 from foredraft.certify import Difference
 from foredraft.control import Controller, Priors, fixed
 from foredraft.devices.kept import fingerprint
@@ -21,6 +20,7 @@ from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.errors import PromptError
 from foredraft.pipeline import Pipeline, Request, Setup
+from foredraft.prompts import Prompt
 from foredraft.summary import Summary
 from foredraft.types import SamplingParams
 
@@ -88,14 +88,14 @@ class Lab:
         warnings = [str(warning) for pair in self.pipeline.pairs for warning in pair.warnings]
         return [f"{self.target.name}: {words}" for words in (*([info.reason] if info.reason else []), *warnings)]
 
-    def request(self, prompt: BenchPrompt, sampling: SamplingParams, most: int, *, raw: bool) -> Request:
-        """The plain request of a prompt; PromptError names the line if it does not fit this target."""
+    def request(self, prompt: Prompt, sampling: SamplingParams, most: int, *, raw: bool) -> Request:
+        """The plain request of a prompt; PromptError names its place in the file if it does not fit this target."""
         encoded = prompt.encoded(self.pipeline.tokenizer, raw=raw)
         request = Request(encoded.ids, sampling, max_tokens=prompt.max_tokens or most)
         try:
             self.pipeline.check(request)
         except PromptError as error:
-            raise PromptError(f"line {prompt.line}: {error}") from error
+            raise PromptError(f"{prompt.where}: {error}") from error
         return request
 
     def warm_up(self, request: Request) -> None:

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from foredraft.bench.arms import PLAIN, Arm
 from foredraft.bench.lab import Lab, Target, Timed
-from foredraft.bench.prompts import BenchPrompt
 from foredraft.bench.records import ArmRuns, RawFile, Record, Run
 from foredraft.certify import Difference
 from foredraft.pipeline import Request
+from foredraft.prompts import Prompt
 from foredraft.types import SamplingParams
 
 PAUSE = 0.5
@@ -27,7 +27,7 @@ class Plan:
 
     targets: tuple[Target, ...]
     arms: tuple[Arm, ...]
-    prompts: tuple[BenchPrompt, ...]
+    prompts: tuple[Prompt, ...]
     sampling: SamplingParams = SamplingParams()  # noqa: RUF009  frozen
     max_tokens: int = 160
     runs: int = 3
@@ -77,7 +77,7 @@ class Means:
         return Means(lambda target: Lab.open(target, plan.arms))
 
 
-def pending(plan: Plan, raw: RawFile, group: Sequence[Target]) -> list[BenchPrompt]:
+def pending(plan: Plan, raw: RawFile, group: Sequence[Target]) -> list[Prompt]:
     """Prompts that are not finished on every target of ``group``."""
     return [prompt for prompt in plan.prompts if any(raw.find(target.name, prompt.key) is None for target in group)]
 
@@ -97,7 +97,7 @@ def measure(plan: Plan, raw: RawFile, means: Means, watch: Watch) -> None:
             _measure_group(plan, raw, _Turns(plan, labs, means, watch), prompts)
 
 
-def _measure_group(plan: Plan, raw: RawFile, turns: _Turns, prompts: Sequence[BenchPrompt]) -> None:
+def _measure_group(plan: Plan, raw: RawFile, turns: _Turns, prompts: Sequence[Prompt]) -> None:
     requests = [[turns.request(lab, prompt) for lab in turns.labs] for prompt in prompts]  # checks all of them
     for lab, request in zip(turns.labs, requests[0], strict=True):
         for words in lab.notes:
@@ -122,10 +122,10 @@ class _Turns:
     watch: Watch
     _last: Lab | None = None
 
-    def request(self, lab: Lab, prompt: BenchPrompt) -> Request:
+    def request(self, lab: Lab, prompt: Prompt) -> Request:
         return lab.request(prompt, self.plan.sampling, self.plan.max_tokens, raw=self.plan.raw)
 
-    def take(self, prompt: BenchPrompt, requests: Sequence[Request], where: str) -> list[Record]:
+    def take(self, prompt: Prompt, requests: Sequence[Request], where: str) -> list[Record]:
         """All runs of one prompt; one record for each lab."""
         cycle = [(index, arm) for index in range(len(self.labs)) for arm in (None, *self.plan.arms)]
         found: dict[tuple[int, Arm | None], list[Timed]] = {entry: [] for entry in cycle}
@@ -146,7 +146,7 @@ class _Turns:
         ]
 
 
-def _record(lab: Lab, prompt: BenchPrompt, request: Request, found: dict[Arm | None, list[Timed]]) -> Record:
+def _record(lab: Lab, prompt: Prompt, request: Request, found: dict[Arm | None, list[Timed]]) -> Record:
     plain = found[None][0].summary.written
     others = {tuple(one.summary.written) for timed in found.values() for one in timed} - {tuple(plain)}
     explained = {text: lab.explain(request, plain, text) for text in sorted(others)}

@@ -111,7 +111,7 @@ class ArmRuns:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One prompt on one target; ``arms`` by name, "plain" is one. ``key``, ``kind``, ``warm``: see ``BenchPrompt``."""
+    """One prompt on one target; ``arms`` by name, "plain" is one. ``key``, ``kind``, ``warm``: see ``Prompt``."""
 
     target: str
     key: str

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from foredraft.bench.arms import PLAIN, Arm
-from foredraft.bench.prompts import ALL
 from foredraft.bench.records import ArmRuns, Record, Run
 from foredraft.bench.stats import Ratio, mean_ratio
+from foredraft.prompts import ALL
 
 
 @dataclass

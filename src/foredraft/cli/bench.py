@@ -19,7 +19,6 @@ from foredraft.bench.arms import Arm, check_models, default_arms, parse_arms
 from foredraft.bench.lab import Target
 from foredraft.bench.matrix import Means, Plan, measure, pending
 from foredraft.bench.plot import check_plot, draw
-from foredraft.bench.prompts import chosen, read_prompts, unused_keys
 from foredraft.bench.records import RawFile, Record
 from foredraft.bench.report import TargetReport, report
 from foredraft.catalogue import DEFAULT_TARGET
@@ -33,6 +32,7 @@ from foredraft.engines.opening import AUTO, Settings, engine_name
 from foredraft.errors import InvalidValue
 from foredraft.pipeline import BUILT_IN, Setup
 from foredraft.policy import COST_TREE
+from foredraft.prompts import chosen, read_prompts
 
 INTERRUPTED = 130
 WIDE = 160
@@ -101,12 +101,15 @@ LAW_OPTIONS = SAMPLING_OPTIONS[:-1]  # all but --seed
 
 
 @click.command()
-@click.argument("prompts", metavar="PROMPTS.jsonl")
+@click.argument("prompts", metavar="PROMPTS")
 @options(TARGET_OPTIONS, ENGINE_OPTIONS, RUN_OPTIONS, LAW_OPTIONS, SEED_OPTION, REPORT_OPTIONS)
 def bench(prompts: str, **values: Any) -> int:
     """Measure how much faster each way of drafting is than plain decoding, on the prompts of a file.
 
-    Every line of PROMPTS.jsonl is an object with "prompt" or "messages", and perhaps "kind", "system" and "max_tokens".
+    PROMPTS is a file of JSON objects, one a line, with "prompt" or "messages", and perhaps "kind", "system" and
+    "max_tokens"; or a CSV or parquet file with such columns; or plain text with blank lines between prompts (if it has
+    none: one prompt a line).
+
     All arms take turns with plain decoding on every prompt. Raw numbers are kept after every prompt, so that Ctrl-C
     loses one prompt at most and --resume goes on.
     """
@@ -146,17 +149,15 @@ def _plan(path: Path, choices: Choices) -> Plan:
         value = getattr(choices, name.strip("-").replace("-", "_"))
         if not least <= value <= most:
             raise InvalidValue(name, value, f"{least} to {most}")
-    prompts = read_prompts(path)
-    unused = unused_keys(prompts)
-    if unused:
-        _say([f"note: keys of {path.name} that mean nothing here: {', '.join(unused)}"], quiet=choices.quiet)
+    found = read_prompts(path)
+    _say([f"note: {note}" for note in found.notes], quiet=choices.quiet)
     wanted = _wanted(choices)
     arms = tuple(parse_arms(choices.arms) or default_arms(min(len(drafts) for _, drafts in wanted)))
     targets = _profiled(list(_targets(wanted, choices, arms)), choices)
     return Plan(
         targets,
         arms,
-        tuple(chosen(prompts, choices.kinds, choices.limit)),
+        tuple(chosen(found.prompts, choices.kinds, choices.limit)),
         choices.sampling(),
         choices.max_tokens,
         choices.runs,

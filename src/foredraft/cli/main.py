@@ -11,11 +11,14 @@ import click
 
 from foredraft import __version__
 from foredraft.cli.bench import bench
+from foredraft.cli.compare_profiles import compare_profiles
 from foredraft.cli.doctor import doctor
 from foredraft.cli.export import export
 from foredraft.cli.generate import INTERRUPTED, generate
 from foredraft.cli.models import models
 from foredraft.cli.pair_check import pair_check
+from foredraft.cli.profile import profile
+from foredraft.cli.what_if import what_if
 from foredraft.errors import ForedraftError
 from foredraft.gguf_types import printable
 
@@ -27,11 +30,14 @@ def cli() -> None:
 
 
 cli.add_command(bench)
+cli.add_command(compare_profiles)
 cli.add_command(doctor)
 cli.add_command(export)
 cli.add_command(generate)
 cli.add_command(models)
 cli.add_command(pair_check)
+cli.add_command(profile)
+cli.add_command(what_if)
 
 
 def main() -> None:

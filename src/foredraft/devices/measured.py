@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from reprlib import Repr
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from foredraft.control.priors import NGRAM, Priors, SourcePriors
 from foredraft.devices.machine import Machine
 from foredraft.errors import ProfileError
+from foredraft.records import DamagedRecord, record, shown
 from foredraft.speed import Curve
 
 FORMAT = "foredraft-device-profile"
@@ -26,10 +25,7 @@ SCHEMA = 1
 MODEL = "model"
 """The name of the first draft model among the sources of ``Priors``."""
 _MAX_BYTES = 1 << 20
-_MOST = 1e15
-"""No number in a profile is larger: bytes, seconds, runs."""
 _WIDEST = 4096
-_MAX_TEXT, _MAX_ITEMS = 4096, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +172,13 @@ def read_profile(path: Path) -> DeviceProfile:
     schema = data.get("schema")
     if type(schema) is not int or schema != SCHEMA:
         raise ProfileError(
-            f"{path}: schema version is {_shown(schema)}; this foredraft reads {SCHEMA}; measure again with "
+            f"{path}: schema version is {shown(schema)}; this foredraft reads {SCHEMA}; measure again with "
             "`foredraft doctor --refresh -o FILE`"
         )
     try:
-        profile: DeviceProfile = _record(DeviceProfile, data, "")
+        profile = record(DeviceProfile, data)
         _check(profile)
-    except _DamageError as error:
+    except DamagedRecord as error:
         raise ProfileError(f"{path}: {error}; measure again with `foredraft doctor --refresh -o FILE`") from None
     return profile
 
@@ -204,57 +200,6 @@ def _load(path: Path) -> Any:
         raise ProfileError(f"{path}: is not JSON; make a device profile with `foredraft doctor -o FILE`") from None
 
 
-class _DamageError(ValueError):
-    """What is wrong with a profile."""
-
-
-def _decoded(kind: Any, data: Any, name: str) -> Any:
-    """``data`` as a value of the type ``kind``: a record, a tuple, a mapping of texts, a scalar, or one of these or
-    None."""
-    if is_dataclass(kind):
-        return _record(kind, data, name)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        return None if data is None else _decoded(inner[0], data, name)
-    if origin is tuple:
-        if not isinstance(data, list) or len(data) > _MAX_ITEMS:
-            raise _DamageError(f"{name} is {_shown(data)}, not a list of at most {_MAX_ITEMS}")
-        return tuple(_decoded(inner[0], item, f"{name}[{index}]") for index, item in enumerate(data))
-    if origin is not None:
-        if not isinstance(data, dict) or len(data) > _MAX_ITEMS:
-            raise _DamageError(f"{name} is {_shown(data)}, not an object of at most {_MAX_ITEMS} texts")
-        return {key: _scalar(str, value, f"{name}.{_shown(key)}") for key, value in data.items()}
-    return _scalar(kind, data, name)
-
-
-def _record(kind: Any, data: Any, name: str) -> Any:
-    if not isinstance(data, dict):
-        raise _DamageError(f"{name} is {_shown(data)}, not an object")
-    hints, values = get_type_hints(kind), {}
-    for item in fields(kind):
-        place = f"{name}.{item.name}" if name else item.name
-        if item.name in data:
-            values[item.name] = _decoded(hints[item.name], data[item.name], place)
-        elif item.default is MISSING:
-            raise _DamageError(f"{place} is missing")
-    return kind(**values)
-
-
-def _scalar(kind: type[Any], data: Any, name: str) -> Any:
-    if kind is bool:
-        good, allowed = isinstance(data, bool), "true or false"
-    elif kind is str:
-        good, allowed = isinstance(data, str) and len(data) <= _MAX_TEXT, f"a text of at most {_MAX_TEXT} characters"
-    elif kind is int:
-        good, allowed = type(data) is int and 0 <= data <= _MOST, "a whole number from 0 on"
-    else:
-        # NaN and infinities, which Python's JSON knows, fail the comparison
-        good, allowed = type(data) in (int, float) and 0 <= data <= _MOST, "a finite number from 0 on"
-    if not good:
-        raise _DamageError(f"{name} is {_shown(data)}, not {allowed}")
-    return float(data) if kind is float else data
-
-
 def _check(profile: DeviceProfile) -> None:
     """What single values do not show."""
     _check_timings("curve", profile.curve)
@@ -265,24 +210,17 @@ def _check(profile: DeviceProfile) -> None:
     except ValueError:
         aware = False
     if not aware:
-        raise _DamageError(f"date is {_shown(profile.date)}, not an ISO 8601 date and time with its zone")
+        raise DamagedRecord(f"date is {shown(profile.date)}, not an ISO 8601 date and time with its zone")
     if profile.widths is not None and (not profile.widths or min(profile.widths) < 1):
-        raise _DamageError(f"widths is {_shown(list(profile.widths))}, not a list of positive widths, or null")
+        raise DamagedRecord(f"widths is {shown(list(profile.widths))}, not a list of positive widths, or null")
     if profile.threads < 1 or profile.context < 1:
-        raise _DamageError(f"threads, context are {profile.threads}, {profile.context}, not from 1 on")
+        raise DamagedRecord(f"threads, context are {profile.threads}, {profile.context}, not from 1 on")
 
 
 def _check_timings(name: str, timings: tuple[Timing, ...]) -> None:
     widths = [each.width for each in timings]
     if widths[:1] != [1] or widths[-1] > _WIDEST or any(left >= right for left, right in pairwise(widths)):
-        raise _DamageError(f"{name} has the widths {_shown(widths)}, not ascending ones from 1 to {_WIDEST}")
+        raise DamagedRecord(f"{name} has the widths {shown(widths)}, not ascending ones from 1 to {_WIDEST}")
     for each in timings:
         if each.seconds < 1e-12 or each.runs < 1:
-            raise _DamageError(f"{name} at width {each.width} has no time or no runs")
-
-
-def _shown(value: object) -> str:
-    """``value`` on one short line."""
-    short = Repr()
-    short.maxstring = short.maxlong = short.maxother = 60
-    return short.repr(value)
+            raise DamagedRecord(f"{name} at width {each.width} has no time or no runs")

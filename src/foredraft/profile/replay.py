@@ -1,0 +1,172 @@
+"""Speculative decoding of a known text, without a model: how many rounds, how wide, how much accepted.
+
+With probabilities of acceptance instead of yes and no the numbers are expectations: the chance that a round starts at a
+position is carried forward through the text (a renewal process), exactly, with no sampling.
+
+P positions of the text, S settings replayed at once, D longest chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import InvalidValue
+from foredraft.speed import AT_ONCE
+from foredraft.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What n-gram lookup would propose at each position: ``proposed`` int[P] tokens, of which the first ``matched``
+    int[P] are the text's own."""
+
+    proposed: NDArray[np.int16]
+    matched: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.proposed)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Of one text under S settings. ``widths`` float64[S, D + 2]: rounds whose pass scores so many positions;
+    ``passes`` float64[S] of the draft model, reading what n-gram lookup wrote included; ``hits`` and ``trials``
+    float64[S, D]: accepted and evaluated at depth 1..D; ``hit_at`` and ``tried_at`` float64[S, P]: the same by position
+    of the text."""
+
+    tokens: int
+    widths: Floats
+    passes: Floats
+    hits: Floats
+    trials: Floats
+    hit_at: Floats
+    tried_at: Floats
+
+    @property
+    def rounds(self) -> Floats:
+        """Passes of the target, float64[S]."""
+        return np.asarray(self.widths.sum(axis=1), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """``length``: positions; ``limit``: tokens that might have been generated (a text that ends by itself is shorter);
+    ``copies`` where n-gram lookup is asked first."""
+
+    length: int
+    limit: int
+    copies: Copies | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit < self.length:
+            raise InvalidValue("limit of a text", self.limit, f"at least its length, {self.length}")
+        if self.copies is not None and len(self.copies) != self.length:
+            raise InvalidValue("copies", len(self.copies), f"one for each of the {self.length} positions")
+
+
+def replay(text: Text, accept: Floats | None, lengths: Sequence[int]) -> Replayed:
+    """Rounds of chains of ``lengths`` int[S] ≥ 0 over ``text``. ``accept`` float64[S, P]: probability that the draft
+    model's token is accepted at each position if the text before it is (None: there is no model).
+
+    As in the loop: a round at position t drafts at most as many tokens as are left but one, and its last token is the
+    target's own.
+
+    >>> found = replay(Text(8, 8), np.ones((1, 8)), [3])
+    >>> found.rounds.tolist(), found.widths[0].tolist(), found.trials[0].tolist()
+    ([2.0], [0.0, 0.0, 0.0, 0.0, 2.0], [2.0, 2.0, 2.0])
+    """
+    walk = _Walk(text, accept, lengths)
+    for position in range(text.length):
+        walk.visit(position)
+    return walk.result()
+
+
+class _Walk:
+    def __init__(self, text: Text, accept: Floats | None, lengths: Sequence[int]) -> None:
+        self._text = text
+        self._accept = accept
+        self._lengths = np.asarray(lengths, np.int64)
+        settings, longest = len(lengths), max(lengths, default=0)
+        if accept is not None and accept.shape != (settings, text.length):
+            raise InvalidValue("accept", accept.shape, f"({settings}, {text.length})")
+        self._start = np.zeros((settings, text.length + longest + 2))
+        self._start[:, 0] = 1.0
+        self._widths = np.zeros((settings, longest + 2))
+        self._passes = np.zeros(settings)
+        self._hits, self._trials = np.zeros((2, settings, longest))
+        self._hit_at, self._tried_at = np.zeros((2, settings, text.length))
+
+    def visit(self, position: int) -> None:
+        """Rounds that start here."""
+        room = min(self._text.limit - position - 1, len(self._widths[0]) - 2)
+        copies = self._text.copies
+        if copies is not None and copies.proposed[position] > 0 and room > 0:
+            self._copy(position, room, int(copies.proposed[position]), int(copies.matched[position]))
+        elif self._accept is not None:
+            self._draft(position, room)
+        else:
+            self._plain(position, self._start[:, position])
+
+    def _plain(self, position: int, mass: Floats) -> None:
+        self._widths[:, 1] += mass
+        self._start[:, position + 1] += mass
+
+    def _copy(self, position: int, room: int, proposed: int, matched: int) -> None:
+        """All that is known beforehand: what is accepted, and where the next round starts."""
+        for setting, longest in enumerate(self._lengths.tolist()):
+            mass = self._start[setting, position]
+            drafted = min(longest, proposed, room)
+            good = min(drafted, matched)
+            tried = min(good + 1, drafted, self._text.length - position)
+            good = min(good, self._text.length - position)
+            self._widths[setting, drafted + 1] += mass
+            if self._accept is not None:  # the draft model reads later what was written without it
+                self._passes[setting] += mass * (good + 1) / AT_ONCE
+            self._trials[setting, :tried] += mass
+            self._hits[setting, :good] += mass
+            self._tried_at[setting, position : position + tried] += mass
+            self._hit_at[setting, position : position + good] += mass
+            self._start[setting, position + good + 1] += mass
+
+    def _draft(self, position: int, room: int) -> None:
+        assert self._accept is not None
+        mass = self._start[:, position]
+        drafted = np.minimum(self._lengths, max(room, 0))
+        self._widths[np.arange(len(drafted)), drafted + 1] += mass
+        self._passes += drafted * mass
+        reach, most = mass.copy(), int(drafted.max(initial=0))
+        for depth in range(most):
+            self._all_accepted(position, depth, drafted, reach)
+            at = position + depth
+            if at >= self._text.length:
+                return  # the text ended with an accepted token
+            good = reach * self._accept[:, at]
+            self._trials[:, depth] += reach
+            self._hits[:, depth] += good
+            self._tried_at[:, at] += reach
+            self._hit_at[:, at] += good
+            self._start[:, at + 1] += reach - good
+            reach = good
+        self._all_accepted(position, most, drafted, reach)
+
+    def _all_accepted(self, position: int, depth: int, drafted: NDArray[np.int64], reach: Floats) -> None:
+        """Where ``depth`` tokens were drafted and all accepted, the target's own follows and then the next round."""
+        whole = drafted == depth
+        self._start[whole, position + depth + 1] += reach[whole]
+        reach[whole] = 0.0
+
+    def result(self) -> Replayed:
+        """What was counted."""
+        return Replayed(
+            self._text.length,
+            self._widths,
+            self._passes,
+            self._hits,
+            self._trials,
+            self._hit_at,
+            self._tried_at,
+        )
