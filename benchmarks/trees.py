@@ -1,20 +1,21 @@
 """Trees against chains: tokens per pass of the target, counted, not timed.
 
-    python benchmarks/trees.py TARGET DRAFT [--prompts N] [--tokens N] [--out FILE]
+    python benchmarks/trees.py TRACE [--out FILE] [--live TARGET DRAFT]
 
-Half of the prompts of each kind measure acceptance by depth and rank with a bushy tree. From that the best tree of 4, 8
-and 16 nodes is made; on the other half it is set against the uniform tree of as many nodes, the chain of equal depth
-and the chain of equal width (as many nodes), greedily and at temperature .8; predicted tokens per round stand beside
-measured ones. TARGET and DRAFT are files, exports or names.
+TRACE is what `foredraft profile -o TRACE` kept: for every position which of the draft's guesses the target chose, which
+is all that the tokens of a round depend on. Half of the texts of each kind give acceptance by depth and rank; from that
+the best tree of 4, 8 and 16 nodes is made. On the other half it is set against the uniform tree of as many nodes, the
+chain of equal depth and the chain of equal width (as many nodes); predicted tokens per round stand beside measured
+ones. --live decodes the first texts with the models themselves, to show that the counts are those of real rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,42 +25,42 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from benchmarks.measure import HERE, write
-from foredraft.catalogue import resolve
-from foredraft.chat import encode_prompt
 from foredraft.control import Fixed
-from foredraft.control.estimates import Acceptance
 from foredraft.engines.opening import Settings
 from foredraft.pipeline import Pipeline, Request, Setup
+from foredraft.profile.replay import Text, replay_tree
+from foredraft.profile.store import read_trace
+from foredraft.profile.trace import RANKS, TextTrace, Trace
+from foredraft.prompts import read_prompts
 from foredraft.summary import Summary
 from foredraft.trees import Bounds, best_shape, children, depths, expected_length, uniform_shape
-from foredraft.types import Budget, SamplingParams
+from foredraft.types import Budget
 
 SIZES = (4, 8, 16)
 DEPTH = 6
-LEARNING = Budget(24, 5, 4)
-LAWS = {"greedy": SamplingParams(), "temperature .8": SamplingParams(temperature=0.8, seed=7)}
+LIVE = 3
+"""Texts decoded again."""
 
 
-def budget(parents: Sequence[int]) -> Budget:
-    """A budget for exactly this tree."""
-    shape = np.array(parents, np.int32)
-    most = max(len(kids) for kids in children(shape).values())
-    return Budget(len(parents), int(depths(shape).max()), most, tuple(parents) if most > 1 else ())
-
-
-def chain(length: int) -> tuple[int, ...]:
-    """Parents of a chain."""
-    return tuple(range(-1, length - 1))
-
-
-def table(seen: Acceptance) -> list[list[float]]:
-    """Acceptance by depth and rank."""
-    return [seen.by_rank(first, 4) for first in seen.by_depth(DEPTH)]
-
-
-def run(pipeline: Pipeline, ids: Sequence[int], law: SamplingParams, what: Budget, tokens: int) -> list[Any]:
-    """The steps of one request."""
-    return list(pipeline.stream(Request(ids, law, Fixed(what), max_tokens=tokens)))
+def table(texts: Sequence[TextTrace]) -> list[list[float]]:
+    """Acceptance by depth and rank, of chains of guesses of rank 0: [d][r] is how often the token at depth d + 1 is the
+    guess of rank r, given that all before it were first guesses."""
+    hits, trials = np.zeros((DEPTH, RANKS)), np.zeros(DEPTH)
+    for text in texts:
+        rank = text.drafts[0].rank
+        start = 0
+        while start < len(rank):
+            depth = 0
+            while depth < DEPTH and start + depth < len(rank):
+                found = int(rank[start + depth])
+                trials[depth] += 1
+                if found >= 0:
+                    hits[depth, found] += 1
+                depth += 1
+                if found != 0:
+                    break
+            start += max(1, depth)
+    return [(hits[depth] / max(1.0, trials[depth])).tolist() for depth in range(DEPTH)]
 
 
 def shapes(acceptance: list[list[float]]) -> dict[str, tuple[int, ...]]:
@@ -71,66 +72,83 @@ def shapes(acceptance: list[list[float]]) -> dict[str, tuple[int, ...]]:
         found[f"best tree, {size} nodes"] = best.parents
         found[f"uniform tree, {size} nodes"] = tuple(uniform_shape(size, 2).tolist())
         depth = int(depths(np.array(best.parents, np.int32)).max())
-        found[f"chain as deep as the best tree of {size}"] = chain(depth)
-        found[f"chain of {size} nodes"] = chain(size)
+        found[f"chain as deep as the best tree of {size}"] = tuple(range(-1, depth - 1))
+        found[f"chain of {size} nodes"] = tuple(range(-1, size - 1))
     return found
 
 
-def compare(pipeline: Pipeline, rows: list[dict[str, str]], law: SamplingParams, tokens: int) -> list[dict[str, Any]]:
-    """Learn on the even prompts, compare on the odd ones."""
-    ids = [encode_prompt(pipeline.tokenizer, row["prompt"]).ids for row in rows]
-    seen = Acceptance(memory=1e9)
-    for prompt in ids[::2]:
-        for step in run(pipeline, prompt, law, LEARNING, tokens):
-            seen.observe(step.trials)
-    acceptance = table(seen)
+def per_round(texts: Sequence[TextTrace], parents: Sequence[int]) -> float:
+    """Tokens a round on these texts."""
+    rounds = sum(replay_tree(Text(len(text), text.facts.limit), text.drafts[0].rank, parents)[0] for text in texts)
+    return sum(map(len, texts)) / rounds
+
+
+def compare(trace: Trace) -> list[dict[str, Any]]:
+    """Learn on the even texts of each kind, compare on the odd ones."""
+    kinds = [[text for text in trace.counted if text.facts.kind == kind] for kind in trace.kinds]
+    learning = [text for kind in kinds for text in kind[::2]]
+    others = [text for kind in kinds for text in kind[1::2]]
+    acceptance, own = table(learning), table(others)
     found = []
     for name, parents in shapes(acceptance).items():
-        total, own = Summary(), Acceptance(memory=1e9)
-        for prompt in ids[1::2]:
-            for step in run(pipeline, prompt, law, budget(parents), tokens):
-                total.add(step)
-                own.observe(step.trials)
-        measured = total.mean_accepted_length or 0.0
-        found.append(
-            {
-                "arm": name,
-                "parents": list(parents),
-                "tokens_per_round": measured,
-                "predicted": expected_length(parents, acceptance),
-                "predicted_from_own_trials": expected_length(parents, table(own)),
-                "rounds": total.rounds,
-            }
-        )
-        row = found[-1]
+        row = {
+            "arm": name,
+            "parents": list(parents),
+            "tokens_per_round": per_round(others, parents),
+            "predicted": expected_length(parents, [*acceptance, *acceptance[-1:] * 16]),
+            "predicted_from_own_trials": expected_length(parents, [*own, *own[-1:] * 16]),
+        }
+        found.append(row)
         print(
-            f"   {name:38} {measured:.2f} tokens a round; predicted from the other prompts {row['predicted']:.2f}, "
-            f"from its own trials {row['predicted_from_own_trials']:.2f}",
-            flush=True,
+            f"   {name:38} {row['tokens_per_round']:.2f} tokens a round; predicted from the other texts "
+            f"{row['predicted']:.2f}, from its own {row['predicted_from_own_trials']:.2f}"
         )
     return found
+
+
+def live(trace: Trace, models: Sequence[Path], parents: Sequence[int]) -> list[dict[str, Any]]:
+    """Rounds of real decoding beside replayed ones; ``models``: target and draft."""
+    target, draft = models
+    most = max(len(kids) for kids in children(np.array(parents, np.int32)).values())
+    depth = int(depths(np.array(parents, np.int32)).max())
+    what = Budget(len(parents), depth, most, tuple(parents))
+    prompts = read_prompts(HERE / "kinds.jsonl").prompts
+    rows = []
+    with Pipeline.open(Setup(target, (draft,), Settings(lines=64))) as pipeline:
+        for text in trace.counted[:LIVE]:
+            ids = prompts[text.facts.index].encoded(pipeline.tokenizer).ids
+            params = trace.settings.sampling.params()
+            seeded = replace(params, seed=params.seed + text.facts.index)
+            steps = pipeline.stream(Request(ids, seeded, Fixed(what), max_tokens=text.facts.limit))
+            found = Summary.of(steps)
+            replayed = replay_tree(Text(len(text), text.facts.limit), text.drafts[0].rank, parents)[0]
+            rows.append({"text": text.facts.index, "rounds": found.rounds, "replayed": replayed})
+            print(f"   text {text.facts.index}: {found.rounds} rounds decoded, {replayed} replayed", flush=True)
+    return rows
 
 
 def main() -> None:
     """Parse, compare, keep the raw numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("draft")
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--live", nargs=2, type=Path, metavar=("TARGET", "DRAFT"))
     parser.add_argument("--out", type=Path)
-    for name, default in (("prompts", 4), ("tokens", 96), ("threads", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    lines = [json.loads(line) for line in (HERE / "kinds.jsonl").read_text().splitlines()]
-    rows = []
-    for kind in dict.fromkeys(line["kind"] for line in lines):
-        rows += [line for line in lines if line["kind"] == kind and "prompt" in line][: args.prompts]
-    results = {}
-    target, draft = (Path(name) if Path(name).exists() else resolve(name) for name in (args.target, args.draft))
-    with Pipeline.open(Setup(target, (draft,), Settings(threads=args.threads, lines=64))) as pipeline:
-        for name, law in LAWS.items():
-            print(f"{pipeline.engine.info.model}, {name}")
-            results[name] = compare(pipeline, rows, law, args.tokens)
-            write("trees", results, args.out)
+    trace = read_trace(args.trace)
+    heat = trace.settings.sampling.temperature
+    print(f"{trace.settings.target.name} with {trace.settings.drafts[0].name}, temperature {heat:g}")
+    found = compare(trace)
+    rows: dict[str, Any] = {
+        "target": trace.settings.target.name,
+        "draft": trace.settings.drafts[0].name,
+        "temperature": heat,
+        "texts": len(trace.counted),
+        "arms": found,
+    }
+    if args.live:
+        (tree,) = [row["parents"] for row in found if row["arm"] == "best tree, 8 nodes"]
+        rows["live"] = live(trace, args.live, tree)
+    write("trees", rows, args.out)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,10 @@ def _second_guesses(trace: Trace, cells: Sequence[Cell], threshold: float) -> li
 def _off_kinds(cells: Sequence[Cell], threshold: float) -> list[str]:
     """Kinds that do not pay although others do."""
     found = []
-    for name in dict.fromkeys(cell.device.name for cell in cells):
+    whole = {cell.device.name: cell for cell in cells if cell.kind == ALL}
+    for name, everything in whole.items():
         mine = [cell for cell in cells if cell.device.name == name and cell.kind != ALL]
-        off = [cell.kind for cell in mine if not pays(cell, threshold)]
+        off = [cell.kind for cell in mine if not pays(cell, threshold, everything)]
         if off and len(off) < len(mine):
             found.append(f"On {name} leave drafting off for: {', '.join(off)}.")
     return found

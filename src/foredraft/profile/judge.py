@@ -1,6 +1,7 @@
 """From predictions to a decision: what to ship for which kind of prompts on which device, and why.
 
-A kind pays where the predicted speed-up reaches the user's threshold and its interval excludes a loss. The conventional
+A kind pays where the predicted speed-up reaches the user's threshold and a loss is excluded, by its own interval or
+that of all texts. The conventional
 gate, α ≥ .55, is computed beside it: it knows neither the draft's cost nor the device's curve.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from foredraft.devices.device import Device
 from foredraft.profile.intervals import Estimate
-from foredraft.profile.report.shape import GATE_ALPHA, Decision
+from foredraft.profile.report.shape import ALL, GATE_ALPHA, Decision
 from foredraft.profile.what_if import LONGEST, Played, Predicted
 from foredraft.speed import Costs, chain_speedup
 
@@ -74,15 +75,24 @@ def judge(cells: Sequence[Cell], threshold: float) -> list[Judged]:
     ``better_draft`` if a draft that is right nine times of ten would at the same cost, or one at half the cost with the
     same acceptance; else ``off``.
     """
-    paying = {cell.kind: pays(cell, threshold) for cell in cells}
-    kinds = {kind: paid for kind, paid in paying.items() if kind != "all"} or paying
+    whole = next((cell for cell in cells if cell.kind == ALL), None)
+    paying = {cell.kind: pays(cell, threshold, whole) for cell in cells}
+    kinds = {kind: paid for kind, paid in paying.items() if kind != ALL} or paying
     return [_judged(cell, _decision(cell, kinds, threshold), threshold) for cell in cells]
 
 
-def pays(cell: Cell, threshold: float) -> bool:
-    """Fast enough, and surely not slower."""
-    found = cell.best[1].speedup
-    return cell.best[1].length > 0 and found.value >= threshold and (found.low is None or found.low > 1.0)
+def pays(cell: Cell, threshold: float, whole: Cell | None = None) -> bool:
+    """Fast enough, and surely not slower: by the texts of the cell, or, where those are too few to tell, by all texts
+    of the device (``whole``)."""
+    found = cell.best[1]
+    if not found.length or found.speedup.value < threshold:
+        return False
+    return any(_no_loss(each) for each in (cell, *filter(None, [whole])))
+
+
+def _no_loss(cell: Cell) -> bool:
+    found = cell.best[1]
+    return found.length > 0 and (found.speedup.low is None or found.speedup.low > 1.0)
 
 
 def _decision(cell: Cell, kinds: dict[str, bool], threshold: float) -> Decision:
@@ -132,8 +142,9 @@ def _reason(cell: Cell, decision: Decision, threshold: float) -> str:
     limit = f"the threshold of {threshold:g}×"
     if decision in ("ship", "ship_by_kind"):
         rest = "" if decision == "ship" else "; other kinds do not pay and are left off"
-        certain = "" if found.low is None else f", at least {found.low:.2f}× with 95 % confidence"
-        return f"{name} is predicted to reach {found.value:.2f}×{certain}, above {limit}{rest}"
+        certain = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f} with 95 % confidence)"
+        above = f", above {limit}" if found.value >= threshold else ""
+        return f"{name} is predicted to reach {found.value:.2f}×{certain}{above}{rest}"
     if not predicted.length:
         why = "no draft is faster than plain decoding"
     elif found.value < threshold:

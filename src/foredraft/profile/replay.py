@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from foredraft.errors import InvalidValue
 from foredraft.speed import AT_ONCE
+from foredraft.trees import children, depths
 from foredraft.types import Floats
 
 
@@ -170,3 +171,31 @@ class _Walk:
             self._hit_at,
             self._tried_at,
         )
+
+
+def replay_tree(text: Text, rank: NDArray[np.int8], parents: Sequence[int]) -> tuple[int, list[int]]:
+    """Rounds over ``text`` with the tree ``parents`` (siblings in the order of their ranks), and how many of them
+    accepted 0, 1, 2, … tokens. ``rank`` int[P]: which of the draft's guesses the token of each position is, -1 for
+    none.
+
+    Along an accepted path the text before a node is the text itself, so these ranks are all that a round depends on.
+
+    >>> replay_tree(Text(6, 6), np.array([0, 1, 0, 0, -1, 0], np.int8), [-1, -1, 0, 0])
+    (3, [1, 1, 1])
+    """
+    kids = children(np.array(parents, np.int32))
+    deepest = int(depths(np.array(parents, np.int32)).max(initial=0))
+    position = rounds = 0
+    accepted = [0] * (deepest + 1)
+    while position < text.length:
+        room = min(deepest, text.limit - position - 1, text.length - position)
+        node, depth = -1, 0
+        while depth < room:
+            below, at = kids.get(node, []), int(rank[position + depth])
+            if not 0 <= at < len(below):
+                break
+            node, depth = below[at], depth + 1
+        rounds += 1
+        accepted[depth] += 1
+        position += depth + 1
+    return rounds, accepted

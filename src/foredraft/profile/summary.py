@@ -36,7 +36,7 @@ from foredraft.types import Rule, SamplingParams
 
 RULES: tuple[Rule, ...] = ("coupled", "residual")
 _GRID = GRID
-_SAMPLES = 3
+_SAMPLES = 2
 """Sample texts of each kind that the report shows."""
 
 
@@ -292,22 +292,19 @@ def _quality(profile: Profile, wanted: Wanted) -> shape.Quality:
 
 
 def _samples(profile: Profile) -> Iterable[shape.Sample]:
-    """Some texts of every kind with the draft that the first device would ship, or the first model."""
-    shown = next((one.draft for one in profile.verdicts if one.draft), None)
-    first = profile.played[min(1, len(profile.played) - 1)]
-    played = next((one for one in profile.played if one.choice.name == shown), first)
-    taken: dict[str, int] = {}
-    for text in played.texts:
-        kind = text.facts.kind
-        taken[kind] = taken.get(kind, 0) + 1
-        if text.pieces is None or taken[kind] > _SAMPLES:
-            continue
-        yield {
-            "kind": kind,
-            "draft": played.choice.name,
-            "prompt": text.facts.prompt,
-            "tokens": _tokens(text, played.choice),
-        }
+    """Some texts of every kind, with every draft."""
+    for played in profile.played:
+        taken: dict[str, int] = {}
+        for text in played.texts:
+            kind = text.facts.kind
+            taken[kind] = taken.get(kind, 0) + 1
+            if text.pieces is not None and taken[kind] <= _SAMPLES:
+                yield {
+                    "kind": kind,
+                    "draft": played.choice.name,
+                    "prompt": text.facts.prompt,
+                    "tokens": _tokens(text, played.choice),
+                }
 
 
 def _tokens(text: TextTrace, choice: Choice) -> list[tuple[str, int]]:
