@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from foredraft.control import fixed
+from foredraft.control import Fixed, fixed
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.errors import PromptError, TraceError
 from foredraft.pipeline import Request
 from foredraft.profile import live, measure, store
 from foredraft.profile.laws import summarise
+from foredraft.profile.replay import Text, replay_tree
 from foredraft.profile.trace import Sampled, TextFacts, Trace
 from foredraft.profile.what_if import choices, play, recorded
 from foredraft.sampling import History, Sampler
+from foredraft.types import Budget
 from tests.support import toy_profile
 from tests.support.toy_profile import BARRED, LIMIT, TOY, draft_table, pipeline, prompts, record, settings, target_table
 
@@ -99,6 +101,23 @@ def test_replaying_is_decoding(made: Trace) -> None:
                 assert run.rounds[length - 1] == summary.rounds
                 assert run.hits[length - 1].sum() == summary.accepted
                 assert run.trials[length - 1].sum() == summary.evaluated
+
+
+def test_replaying_a_tree_is_decoding_it(made: Trace) -> None:
+    """A bushy one: real rounds of the target with the draft's own children."""
+    parents = (-1, -1, -1, 0, 0, 1, 3)
+    tree = Budget(len(parents), 3, 3, shape=parents)
+    with pipeline() as opened:
+        opened.drafter = opened.model_drafter(0)
+        for text in made.texts:
+            prompt = prompts(4)[text.facts.index].encoded(TOY, raw=True).ids
+            params = replace(made.settings.sampling.params(), seed=made.settings.sampling.seed + text.facts.index)
+            summary = opened.run(Request(prompt, params, Fixed(tree), max_tokens=24)).summary
+            rounds, accepted = replay_tree(Text(len(text), text.facts.limit), text.drafts[0].rank, parents)
+            assert (rounds, sum(depth * count for depth, count in enumerate(accepted))) == (
+                summary.rounds,
+                summary.accepted,
+            )
 
 
 def test_redacted(tmp_path: Path) -> None:

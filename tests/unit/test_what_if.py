@@ -29,6 +29,7 @@ from foredraft.profile.what_if import (
     play,
     predict,
     recorded,
+    tree_tokens,
 )
 from foredraft.speed import Costs, Curve, chain_speedup
 from foredraft.trees import expected_length
@@ -119,6 +120,9 @@ def test_the_best_tree() -> None:
     ranks = np.concatenate([accepted_by_rank(text, 0, ask) for text in trace.texts]).mean(axis=0)
     assert 1.0 < tree.tokens < expected_length(tree.parents, [[1.0, *([0.0] * 3)]]) and ranks[0] > ranks[1] > 0
     assert best_tree(trace, play(trace, choices(trace)[0], ask), ask, flat) is None, "copies have no second guesses"
+    assert tree_tokens(played, tree.parents) == pytest.approx(tree.tokens, rel=0.1), "counted and estimated"
+    for length in (1, 4, 8):
+        assert tree_tokens(played, range(-1, length - 1)) == pytest.approx(played.expected(length)), "a chain is a tree"
 
 
 def test_relaxed_acceptance_is_higher() -> None:

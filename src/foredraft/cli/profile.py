@@ -86,6 +86,8 @@ def profile(**values: Any) -> int:
     setup = replace(given.setup(), drafts=_model_drafts(given))
     job = measure.Job(_settings(setup, given, prompts), prompts)
     todo = len(measure.remaining(job, directory, restart=given.restart))
+    if given.restart:
+        (directory / live.LIVE).unlink(missing_ok=True)
     devices = find_devices(given, job.settings)
     with _opened(setup, console) as pipeline:
         measure.check_prompts(pipeline, job)
@@ -93,7 +95,8 @@ def profile(**values: Any) -> int:
             console.print(f"interrupted; the same command goes on behind {len(job.fresh) - todo} texts", soft_wrap=True)
             return INTERRUPTED
         trace = store.read_trace(directory)
-        _check_live(pipeline, trace, job, directory, given)
+        with console.status("decoding some answers again"):
+            _check_live(pipeline, trace, job, directory, given)
         if given.here:
             devices = [_this_machine(pipeline, setup, console), *devices]
     return _report(trace, directory, Wanted(devices, given.threshold, live=live.read_live(directory)), given)

@@ -30,6 +30,7 @@ from foredraft.profile.what_if import (
     play,
     predict,
     recorded,
+    tree_tokens,
 )
 from foredraft.speed import break_even_alpha
 from foredraft.types import Rule, SamplingParams
@@ -254,13 +255,14 @@ def _trees(profile: Profile) -> Iterable[shape.Tree]:
                 continue
             tree = best_tree(profile.trace, played, ask, cell.device.costs(played.choice.name))
             if tree is not None:
+                tokens = tree_tokens(played, tree.parents)
                 yield {
                     "draft": played.choice.name,
                     "kind": cell.kind,
                     "device": cell.device.name,
                     "parents": list(tree.parents),
-                    "expected": tree.tokens,
-                    "speedup": tree.rate,
+                    "expected": tokens,
+                    "speedup": tokens / tree.time,
                 }
 
 

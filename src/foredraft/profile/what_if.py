@@ -15,7 +15,7 @@ import numpy as np
 from foredraft.devices.device import Device
 from foredraft.profile.counts import BANDS, TextCounts
 from foredraft.profile.intervals import Estimate, ratio
-from foredraft.profile.replay import Replayed, Text, replay
+from foredraft.profile.replay import Replayed, Text, replay, replay_tree
 from foredraft.profile.trace import Ask, TextTrace, Trace, accepted, accepted_by_rank
 from foredraft.speed import Costs
 from foredraft.trees import Bounds, Shape, best_shape
@@ -221,6 +221,16 @@ def best_tree(trace: Trace, played: Played, ask: Ask, costs: Costs) -> Shape | N
         first = hit / tried if tried > 0 else table[-1][0]
         table.append([first, *((1.0 - first) * later).tolist()])
     return best_shape(table, costs.tree, TREE)
+
+
+def tree_tokens(played: Played, parents: Sequence[int]) -> float:
+    """Tokens a round with a tree of the draft model under the recorded setting: counted, not estimated."""
+    model = played.choice.model
+    assert model is not None, "copies have no second guesses"
+    rounds = sum(
+        replay_tree(Text(len(text), text.facts.limit), text.drafts[model].rank, parents)[0] for text in played.texts
+    )
+    return float(played.tokens.sum() / rounds)
 
 
 def best_draft_temperature(trace: Trace, draft: int, ask: Ask, among: Sequence[float]) -> tuple[float, float] | None:
