@@ -78,7 +78,15 @@ def main() -> None:
             law = SamplingParams(temperature=temperature, top_p=top_p, seed=number)
             found = compare(Job(engine, ids, law, args.tokens))
             differing = [name for name, value in found.items() if value["differences"]]
-            rows.append({"prompt": number, "temperature": temperature, "tokens": args.tokens, "found": found})
+            rows.append(
+                {
+                    "prompt": number,
+                    "temperature": temperature,
+                    "tokens": args.tokens,
+                    "threads": args.threads,
+                    "found": found,
+                }
+            )
             print(f"prompt {number}, temperature {temperature}: {differing or 'identical in every way'}", flush=True)
             write("mobile-identity", {"model": engine.info.model, "texts": rows}, args.out)
     outcomes = [value["differences"] for row in rows for value in row["found"].values()]

@@ -32,7 +32,7 @@ def measured(records: list[dict[str, Any]], arm: str) -> dict[int, float]:
     """Speed-up of an arm by line of the prompt file."""
 
     def seconds(runs: list[dict[str, Any]]) -> float:
-        return median(run["seconds"] / run["generated"] for run in runs)
+        return float(median(run["seconds"] / run["generated"] for run in runs))
 
     return {row["line"]: seconds(row["arms"]["plain"]["runs"]) / seconds(row["arms"][arm]["runs"]) for row in records}
 
