@@ -39,7 +39,7 @@ def measured(records: list[dict[str, Any]], arm: str) -> dict[int, float]:
 
 def predicted(played: Played, length: int, costs: Costs) -> dict[int, float]:
     """The same from the trace."""
-    found = played.tokens / played.seconds(length, costs)
+    found = played.tokens(length) / played.seconds(length, costs)
     return {text.facts.line: float(value) for text, value in zip(played.texts, found, strict=True)}
 
 

@@ -92,8 +92,13 @@ def test_positions_add_up() -> None:
     found = replay(text, np.tile(random.random(50), (4, 1)), LENGTHS)
     assert found.tried_at.sum(axis=1) == pytest.approx(found.trials.sum(axis=1))
     assert found.hit_at.sum(axis=1) == pytest.approx(found.hits.sum(axis=1))
-    tokens = found.hits.sum(axis=1) + found.rounds
-    assert (tokens >= 50 - 1e-9).all() and (tokens <= 51 + 1e-9).all(), "a bonus token may lie behind the end"
+    assert found.tokens == pytest.approx(50.0)
+    again = replay(text, np.tile(random.random(50), (4, 1)), LENGTHS, np.full(50, 0.5))
+    assert again.tokens == pytest.approx(25.0), "weights count in all numbers alike"
+    half = np.repeat([1.0, 0.0], 25)
+    early = replay(text, None, LENGTHS, half)
+    assert (early.tokens >= 25 - 1e-9).all() and (early.tokens <= 33).all(), "rounds that start in the first half"
+    assert early.tried_at[:, 40:].sum() == 0.0
 
 
 def test_a_text_that_ended_by_itself_leaves_more_room() -> None:

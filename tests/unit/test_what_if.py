@@ -15,17 +15,19 @@ from foredraft.devices.phones import catalogue
 from foredraft.errors import InvalidValue, TraceError
 from foredraft.profile.hints import hints
 from foredraft.profile.judge import Cell, better_would_pay, gate_alpha, judge, pays
+from foredraft.profile.laws import summarise
 from foredraft.profile.live import Compared
 from foredraft.profile.replay import Copies
 from foredraft.profile.report import Summary, check_summary, to_page
 from foredraft.profile.summary import Profile, Wanted, evaluate, sizes, summary
-from foredraft.profile.trace import Ask, Sampled, TextTrace, Trace, accepted, accepted_by_rank
+from foredraft.profile.trace import Ask, DraftTrace, Sampled, TextTrace, Trace, accepted, accepted_by_rank
 from foredraft.profile.what_if import (
     LENGTHS,
     Sizes,
     best_draft_temperature,
     best_tree,
     choices,
+    likeness,
     play,
     predict,
     recorded,
@@ -75,6 +77,37 @@ def test_the_recorded_setting_is_answered_by_what_was_recorded() -> None:
     assert 0 < sum(float(run.hits[0].sum()) for run in played.runs) <= first
 
 
+def follows(seed: int, count: int = 60) -> TextTrace:
+    """A text of the two tokens 0 (.7) and 1 (.3), and a draft that is right behind a 0 and wrong behind a 1."""
+    random = np.random.default_rng(seed)
+    ids = (random.random(count) < 0.3).astype(np.int32)
+    row = np.log(np.array([0.7, 0.3], np.float32))
+    behind = np.concatenate([[0], ids[:-1]])
+    draft = np.where(behind[:, None] == 0, row, row[::-1]).astype(np.float32)
+    rank = np.where(behind == 0, ids, 1 - ids).astype(np.int8)
+    base = make(Made(texts=1, tokens=count, sampled=Sampled(1.0))).texts[0]
+    nothing = Copies(np.zeros(count, np.int16), np.zeros(count, np.int16))
+    facts = replace(base.facts, index=seed, key=str(seed))
+    drafts = (DraftTrace(rank, summarise(draft)),)
+    pieces = tuple(b"ab"[token : token + 1] for token in ids.tolist())
+    return TextTrace(facts, nothing, drafts, ids, pieces, summarise(np.tile(row, (count, 1))))
+
+
+def test_a_cooler_target_stands_behind_likelier_text() -> None:
+    """Greedily only 0 is ever written, behind which the draft is always right; three tenths of the recorded text is
+    not."""
+    base = make(Made(texts=1, tokens=60, sampled=Sampled(1.0)))
+    trace = Trace(base.settings, tuple(map(follows, range(12))))
+    cold = play(trace, choices(trace)[1], Ask(SamplingParams()))
+    hits, trials = (sum(float(part[0].sum()) for part in parts) for parts in
+                    ([run.hits for run in cold.runs], [run.trials for run in cold.runs]))  # fmt: skip
+    assert hits / trials > 0.97
+    unweighted = np.concatenate([accepted(text, 0, Ask(SamplingParams())) for text in trace.texts]).mean()
+    assert unweighted < 0.8
+    assert likeness(trace, trace.texts[0], Ask(SamplingParams(temperature=1.4))) is None
+    assert likeness(trace, trace.texts[0], recorded(trace)) is None
+
+
 def test_a_flat_draft_gets_the_speed_of_the_formula() -> None:
     """One kind of position everywhere: the replay is the textbook's chain."""
     trace = make(Made(texts=1, tokens=40, noise=0.0))
@@ -94,7 +127,7 @@ def test_predictions() -> None:
     assert found.speedup.low is not None and found.speedup.low < found.speedup.value
     assert found.tokens_per_second == pytest.approx(found.speedup.value / PROFILE.step_seconds)
     rounds, passes = played.rounds(found.length).sum(), played.passes(found.length).sum()
-    assert found.weight_bytes == pytest.approx((rounds * 1e9 + passes * 3e8) / played.tokens.sum())
+    assert found.weight_bytes == pytest.approx((rounds * 1e9 + passes * 3e8) / played.tokens(found.length).sum())
     dear = predict(played, measured(curve={1: 1.0, 2: 5.0, 32: 40.0}), Sizes(1e9))
     assert dear.length == 0 and dear.speedup.value == 1.0 and dear.weight_bytes == 1e9
 

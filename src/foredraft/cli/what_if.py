@@ -57,7 +57,7 @@ def what_if(directory: str, **values: Any) -> int:
     """Predict acceptance and speed under other settings from the trace in DIR, without running any model.
 
     DIR is what `foredraft profile -o DIR` made. Without --device the devices of its report are asked. The texts stay
-    the recorded ones: the further a temperature is from theirs, the rougher the answer.
+    the recorded ones; for a cooler target they are weighed, for a hotter one acceptance comes out too high.
     """
     given = Choices(values)
     folder = Path(directory)
@@ -156,6 +156,11 @@ def _show(trace: Trace, devices: Sequence[Device], found: Sequence[_Answer], giv
         f"recorded at {trace.settings.sampling.temperature:g}",
         soft_wrap=True,
     )
+    if ask.params.temperature > trace.settings.sampling.temperature:
+        out.print(
+            "the texts were written by a cooler target and are easier to guess: real acceptance is lower",
+            soft_wrap=True,
+        )
     for answer in found:
         if answer.bias:
             name = escape(answer.played.choice.name)

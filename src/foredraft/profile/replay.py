@@ -34,12 +34,12 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Of one text under S settings. ``widths`` float64[S, D + 2]: rounds whose pass scores so many positions;
-    ``passes`` float64[S] of the draft model, reading what n-gram lookup wrote included; ``hits`` and ``trials``
-    float64[S, D]: accepted and evaluated at depth 1..D; ``hit_at`` and ``tried_at`` float64[S, P]: the same by position
-    of the text."""
+    """Of one text under S settings. ``tokens`` float64[S] that rounds wrote; ``widths`` float64[S, D + 2]: rounds whose
+    pass scores so many positions; ``passes`` float64[S] of the draft model, reading what n-gram lookup wrote included;
+    ``hits`` and ``trials`` float64[S, D]: accepted and evaluated at depth 1..D; ``hit_at`` and ``tried_at`` float64[S,
+    P]: the same by position of the text."""
 
-    tokens: int
+    tokens: Floats
     widths: Floats
     passes: Floats
     hits: Floats
@@ -69,9 +69,11 @@ class Text:
             raise InvalidValue("copies", len(self.copies), f"one for each of the {self.length} positions")
 
 
-def replay(text: Text, accept: Floats | None, lengths: Sequence[int]) -> Replayed:
+def replay(text: Text, accept: Floats | None, lengths: Sequence[int], weight: Floats | None = None) -> Replayed:
     """Rounds of chains of ``lengths`` int[S] ≥ 0 over ``text``. ``accept`` float64[S, P]: probability that the draft
     model's token is accepted at each position if the text before it is (None: there is no model).
+
+    ``weight`` float64[P]: how much a round that starts at each position counts, in all numbers alike (None: 1).
 
     As in the loop: a round at position t drafts at most as many tokens as are left but one, and its last token is the
     target's own.
@@ -80,16 +82,17 @@ def replay(text: Text, accept: Floats | None, lengths: Sequence[int]) -> Replaye
     >>> found.rounds.tolist(), found.widths[0].tolist(), found.trials[0].tolist()
     ([2.0], [0.0, 0.0, 0.0, 0.0, 2.0], [2.0, 2.0, 2.0])
     """
-    walk = _Walk(text, accept, lengths)
+    walk = _Walk(text, accept, lengths, np.ones(text.length) if weight is None else weight)
     for position in range(text.length):
         walk.visit(position)
     return walk.result()
 
 
 class _Walk:
-    def __init__(self, text: Text, accept: Floats | None, lengths: Sequence[int]) -> None:
+    def __init__(self, text: Text, accept: Floats | None, lengths: Sequence[int], weight: Floats) -> None:
         self._text = text
         self._accept = accept
+        self._weight = weight
         self._lengths = np.asarray(lengths, np.int64)
         settings, longest = len(lengths), max(lengths, default=0)
         if accept is not None and accept.shape != (settings, text.length):
@@ -97,7 +100,7 @@ class _Walk:
         self._start = np.zeros((settings, text.length + longest + 2))
         self._start[:, 0] = 1.0
         self._widths = np.zeros((settings, longest + 2))
-        self._passes = np.zeros(settings)
+        self._tokens, self._passes = np.zeros((2, settings))
         self._hits, self._trials = np.zeros((2, settings, longest))
         self._hit_at, self._tried_at = np.zeros((2, settings, text.length))
 
@@ -113,32 +116,34 @@ class _Walk:
             self._plain(position, self._start[:, position])
 
     def _plain(self, position: int, mass: Floats) -> None:
-        self._widths[:, 1] += mass
+        self._widths[:, 1] += mass * self._weight[position]
+        self._tokens += mass * self._weight[position]
         self._start[:, position + 1] += mass
 
     def _copy(self, position: int, room: int, proposed: int, matched: int) -> None:
         """All that is known beforehand: what is accepted, and where the next round starts."""
+        left = self._text.length - position
         for setting, longest in enumerate(self._lengths.tolist()):
-            mass = self._start[setting, position]
             drafted = min(longest, proposed, room)
-            good = min(drafted, matched)
-            tried = min(good + 1, drafted, self._text.length - position)
-            good = min(good, self._text.length - position)
+            good = min(drafted, matched, left)
+            tried = min(good + 1, drafted, left)
+            self._start[setting, position + good + 1] += self._start[setting, position]
+            mass = self._start[setting, position] * self._weight[position]
             self._widths[setting, drafted + 1] += mass
+            self._tokens[setting] += mass * min(good + 1, left)
             if self._accept is not None:  # the draft model reads later what was written without it
                 self._passes[setting] += mass * (good + 1) / AT_ONCE
             self._trials[setting, :tried] += mass
             self._hits[setting, :good] += mass
             self._tried_at[setting, position : position + tried] += mass
             self._hit_at[setting, position : position + good] += mass
-            self._start[setting, position + good + 1] += mass
 
     def _draft(self, position: int, room: int) -> None:
         assert self._accept is not None
-        mass = self._start[:, position]
+        mass, weight = self._start[:, position], self._weight[position]
         drafted = np.minimum(self._lengths, max(room, 0))
-        self._widths[np.arange(len(drafted)), drafted + 1] += mass
-        self._passes += drafted * mass
+        self._widths[np.arange(len(drafted)), drafted + 1] += mass * weight
+        self._passes += drafted * mass * weight
         reach, most = mass.copy(), int(drafted.max(initial=0))
         for depth in range(most):
             self._all_accepted(position, depth, drafted, reach)
@@ -146,10 +151,11 @@ class _Walk:
             if at >= self._text.length:
                 return  # the text ended with an accepted token
             good = reach * self._accept[:, at]
-            self._trials[:, depth] += reach
-            self._hits[:, depth] += good
-            self._tried_at[:, at] += reach
-            self._hit_at[:, at] += good
+            self._tokens += reach * weight
+            self._trials[:, depth] += reach * weight
+            self._hits[:, depth] += good * weight
+            self._tried_at[:, at] += reach * weight
+            self._hit_at[:, at] += good * weight
             self._start[:, at + 1] += reach - good
             reach = good
         self._all_accepted(position, most, drafted, reach)
@@ -157,13 +163,15 @@ class _Walk:
     def _all_accepted(self, position: int, depth: int, drafted: NDArray[np.int64], reach: Floats) -> None:
         """Where ``depth`` tokens were drafted and all accepted, the target's own follows and then the next round."""
         whole = drafted == depth
+        if position + depth < self._text.length:
+            self._tokens[whole] += reach[whole] * self._weight[position]
         self._start[whole, position + depth + 1] += reach[whole]
         reach[whole] = 0.0
 
     def result(self) -> Replayed:
         """What was counted."""
         return Replayed(
-            self._text.length,
+            self._tokens,
             self._widths,
             self._passes,
             self._hits,

@@ -185,8 +185,7 @@ def _acceptance(profile: Profile, temperatures: Sequence[float]) -> Iterable[sha
         for rule in RULES:
             for temperature in temperatures:
                 ask = _asked(base, rule, temperature)
-                known = choice.model is None or ask == base  # copies depend on the text alone
-                played = profile.played[number] if known else play(trace, choice, ask)
+                played = profile.played[number] if ask == base else play(trace, choice, ask)
                 for kind in kinds:
                     yield _row(played.of(kind), kind or ALL, rule, temperature)
 

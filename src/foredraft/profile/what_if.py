@@ -15,11 +15,12 @@ import numpy as np
 from foredraft.devices.device import Device
 from foredraft.profile.counts import BANDS, TextCounts
 from foredraft.profile.intervals import Estimate, ratio
+from foredraft.profile.laws import Laws, processed
 from foredraft.profile.replay import Replayed, Text, replay, replay_tree
 from foredraft.profile.trace import Ask, TextTrace, Trace, accepted, accepted_by_rank
 from foredraft.speed import Costs
 from foredraft.trees import Bounds, Shape, best_shape
-from foredraft.types import Floats
+from foredraft.types import Floats, Ids, SamplingParams
 
 LONGEST = 8
 """The longest chain that is weighed."""
@@ -27,6 +28,10 @@ LENGTHS = tuple(range(1, LONGEST + 1))
 TREE = Bounds(31, 6)
 """The largest tree that is weighed."""
 NGRAM = "ngram"
+_WINDOW = 8
+"""Tokens before a position that are weighed; from 8 on the answer hardly changed on recorded texts."""
+_NEVER, _MOST = 20.0, 5.0
+"""Bounds of the logarithm of a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,9 @@ class Played:
         texts = tuple(text for text, kept in zip(self.texts, keep, strict=True) if kept)
         return Played(self.choice, texts, tuple(run for run, kept in zip(self.runs, keep, strict=True) if kept))
 
-    @property
-    def tokens(self) -> Floats:
-        """Tokens of each text, float64[N]."""
-        return np.array([run.tokens for run in self.runs], np.float64)
+    def tokens(self, length: int) -> Floats:
+        """Tokens of each text, float64[N]; weighted like all other numbers."""
+        return np.array([run.tokens[length - 1] for run in self.runs], np.float64)
 
     def rounds(self, length: int) -> Floats:
         """Rounds of each text by width, float64[N, LONGEST + 1]: 1, 2, … positions."""
@@ -104,7 +108,7 @@ class Played:
 
     def expected(self, length: int) -> float:
         """Tokens a round."""
-        return float(self.tokens.sum() / self.rounds(length).sum())
+        return float(self.tokens(length).sum() / self.rounds(length).sum())
 
     def seconds(self, length: int, costs: Costs) -> Floats:
         """Time of each text in plain steps, float64[N]; a round without a draft has no fixed cost of its own."""
@@ -114,7 +118,7 @@ class Played:
 
     def speedup(self, length: int, costs: Costs) -> Estimate | None:
         """Plain time ÷ time, over all texts, with its interval over texts; None without texts."""
-        return ratio(self.tokens, self.seconds(length, costs))
+        return ratio(self.tokens(length), self.seconds(length, costs))
 
 
 def play(trace: Trace, choice: Choice, ask: Ask) -> Played:
@@ -124,10 +128,37 @@ def play(trace: Trace, choice: Choice, ask: Ask) -> Played:
 
 def _run(trace: Trace, text: TextTrace, choice: Choice, ask: Ask) -> Replayed:
     shape = Text(len(text), text.facts.limit, text.copies if choice.copies else None)
+    weight = likeness(trace, text, ask)
     if choice.model is None:
-        return replay(shape, None, LENGTHS)
+        return replay(shape, None, LENGTHS, weight)
     one = chances(trace, text, choice.model, ask)
-    return replay(shape, np.tile(one, (LONGEST, 1)), LENGTHS)
+    return replay(shape, np.tile(one, (LONGEST, 1)), LENGTHS, weight)
+
+
+def likeness(trace: Trace, text: TextTrace, ask: Ask) -> Floats | None:
+    """How much each position of a recorded text counts for a cooler target, float64[P]: the last ``_WINDOW`` tokens'
+    probability there ÷ their probability as recorded. None (all alike) for a target that is not cooler, and for a
+    redacted text.
+
+    Importance sampling of the text that a position stands behind, cut off to the last few tokens, because over whole
+    texts hardly any weight would be left. A hotter target writes tokens that a cooler one's texts do not have, so there
+    is nothing to weigh.
+    """
+    before = trace.settings.sampling.params()
+    if text.target is None or text.ids is None or ask.params.temperature >= before.temperature:
+        return None
+    logs = _log_probs(text.target, text.ids, ask.params) - _log_probs(text.target, text.ids, before)
+    sums = np.concatenate([[0.0], np.cumsum(logs)])
+    at = np.arange(len(text))
+    return np.asarray(np.exp(np.clip(sums[at] - sums[np.maximum(0, at - _WINDOW)], -_NEVER, _MOST)), np.float64)
+
+
+def _log_probs(laws: Laws, ids: Ids, params: SamplingParams) -> Floats:
+    """ln p of the text's tokens after processing, float64[P]; a token beyond the kept ones is taken as very
+    unlikely."""
+    law = processed(laws, params)
+    probs = (law.probs * (law.ids == ids[:, None])).sum(axis=1)
+    return np.asarray(np.log(np.maximum(probs, math.exp(-_NEVER))), np.float64)
 
 
 def _counts(text: TextTrace, run: Replayed, length: int) -> TextCounts:
@@ -138,7 +169,7 @@ def _counts(text: TextTrace, run: Replayed, length: int) -> TextCounts:
     return TextCounts(
         text=text.facts.key,
         kind=text.facts.kind,
-        tokens=float(run.tokens),
+        tokens=float(run.tokens[length - 1]),
         rounds=float(run.rounds[length - 1]),
         hits=tuple(run.hits[length - 1, :length].tolist()),
         trials=tuple(run.trials[length - 1, :length].tolist()),
@@ -183,7 +214,7 @@ def predict(played: Played, device: Device, sizes: Sizes) -> Predicted:
         plain = Estimate(1.0, 1.0, 1.0, texts) if texts > 1 else Estimate(1.0, None, None, texts)
         return Predicted(tuple(values), 0, plain, 1.0 / device.step_seconds, sizes.target)
     rounds, passes = float(played.rounds(length).sum()), float(played.passes(length).sum())
-    read = (rounds * sizes.target + passes * sizes.draft) / float(played.tokens.sum())
+    read = (rounds * sizes.target + passes * sizes.draft) / float(played.tokens(length).sum())
     whole = widened(best, played, length, device)
     return Predicted(tuple(values), length, whole, best.value / device.step_seconds, read)
 
@@ -230,7 +261,7 @@ def tree_tokens(played: Played, parents: Sequence[int]) -> float:
     rounds = sum(
         replay_tree(Text(len(text), text.facts.limit), text.drafts[model].rank, parents)[0] for text in played.texts
     )
-    return float(played.tokens.sum() / rounds)
+    return sum(map(len, played.texts)) / rounds
 
 
 def best_draft_temperature(trace: Trace, draft: int, ask: Ask, among: Sequence[float]) -> tuple[float, float] | None:
