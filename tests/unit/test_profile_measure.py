@@ -166,7 +166,6 @@ def assert_same_rows(left: Path, right: Path) -> None:
     assert pq.read_table(left / store.TRACE).equals(pq.read_table(right / store.TRACE))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
 def test_killed_at_ten_random_moments(tmp_path: Path) -> None:
     """Kill -9, again and again, until it is through: the rows are those of an undisturbed run."""
     command = [sys.executable, "-m", "tests.support.toy_profile"]

@@ -59,6 +59,9 @@ MODEL_OPTIONS = (
     ),
     click.option("--allow-differing", is_flag=True, help="Accept a draft whose unused ids differ from the target's."),
 )
+RULE_OPTION = click.option(
+    "--rule", default="coupled", show_default=True, type=click.Choice(RULES), help="How drafts are accepted."
+)
 DRAFT_OPTIONS = (
     click.option(
         "--controller",
@@ -90,9 +93,7 @@ DRAFT_OPTIONS = (
     click.option(
         "--draft-temperature", type=float, metavar="T", help="Temperature of a draft model. [default: the target's]"
     ),
-    click.option(
-        "--rule", default="coupled", show_default=True, type=click.Choice(RULES), help="How drafts are accepted."
-    ),
+    RULE_OPTION,
     click.option(
         "--max-tv",
         default=0.02,
@@ -101,11 +102,15 @@ DRAFT_OPTIONS = (
         help="Rule relaxed: total variation each token's law may differ from the target's.",
     ),
 )
-SAMPLING_OPTIONS = (
+LAW_OPTIONS = (
     click.option("-t", "--temperature", default=0.0, show_default=True, help="0 is greedy decoding."),
     click.option("--top-k", default=0, metavar="N", help="Keep the N likeliest tokens. [default: all]"),
     click.option("--top-p", default=1.0, show_default=True, metavar="P", help="Keep the likeliest tokens with mass P."),
     click.option("--min-p", default=0.0, show_default=True, metavar="P", help="Keep tokens >= P × the likeliest one."),
+)
+"""What may be asked of recorded laws: no penalties, no biases."""
+SAMPLING_OPTIONS = (
+    *LAW_OPTIONS,
     click.option("--repetition-penalty", default=1.0, show_default=True, help="Divides logits of tokens seen before."),
     click.option("--presence-penalty", default=0.0, show_default=True, help="Subtracted once from tokens written."),
     click.option("--frequency-penalty", default=0.0, show_default=True, help="Subtracted for each time written."),

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from foredraft import __version__
 from foredraft.cli.generate import INTERRUPTED
-from foredraft.cli.options import MODEL_OPTIONS, Choices, options
+from foredraft.cli.options import LAW_OPTIONS, MODEL_OPTIONS, Choices, options
 from foredraft.cli.profile_devices import DEVICE_OPTIONS, find_devices
 from foredraft.cli.profile_view import show_summary
 from foredraft.devices.device import Device, MeasuredDevice
@@ -41,10 +41,7 @@ PROFILE_OPTIONS = (
     click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only prompts of this kind. Repeatable."),
     click.option("--limit", default=0, metavar="N", help="At most N prompts of each kind. [default: all]"),
     click.option("--max-tokens", default=160, show_default=True, metavar="N", help="Most tokens of an answer."),
-    click.option("-t", "--temperature", default=0.0, show_default=True, help="0 is greedy decoding."),
-    click.option("--top-k", default=0, metavar="N", help="Keep the N likeliest tokens. [default: all]"),
-    click.option("--top-p", default=1.0, show_default=True, metavar="P", help="Keep the likeliest tokens with mass P."),
-    click.option("--min-p", default=0.0, show_default=True, metavar="P", help="Keep tokens >= P × the likeliest one."),
+    *LAW_OPTIONS,
     click.option("--seed", default=0, show_default=True, metavar="N", help="Same seed, same texts."),
     click.option(
         "--draft-temperature", type=float, metavar="T", help="Temperature of a draft model. [default: the target's]"
@@ -83,7 +80,7 @@ def profile(**values: Any) -> int:
     for note in found.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     prompts = chosen(found.prompts, given.kinds, given.limit)
-    setup = replace(given.setup(), drafts=_model_drafts(given))
+    setup = _models_only(given.setup())
     job = measure.Job(_settings(setup, given, prompts), prompts)
     todo = len(measure.remaining(job, directory, restart=given.restart))
     if given.restart:
@@ -121,9 +118,9 @@ def _check(given: Choices) -> None:
         raise InvalidValue("--max-tokens", 1, "at least 2: nothing can be drafted for a single token")
 
 
-def _model_drafts(given: Choices) -> tuple[str | Path, ...]:
-    """The draft models; n-gram lookup needs no loading, and "none" means that there is no model."""
-    return tuple(draft for draft in given.setup().drafts if isinstance(draft, Path)) or ("none",)
+def _models_only(setup: Setup) -> Setup:
+    """N-gram lookup needs no loading, and "none" means that there is no model."""
+    return replace(setup, drafts=tuple(draft for draft in setup.drafts if isinstance(draft, Path)) or ("none",))
 
 
 def _settings(setup: Setup, given: Choices, prompts: Sequence[Prompt]) -> TraceSettings:

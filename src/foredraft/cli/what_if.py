@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from foredraft.cli.options import Choices, options
+from foredraft.cli.options import RULE_OPTION, Choices, options
 from foredraft.cli.profile_devices import DEVICE_OPTIONS, find_devices
 from foredraft.cli.profile_view import console, interval
 from foredraft.devices.device import Device
@@ -24,7 +24,7 @@ from foredraft.profile.report import read_summary
 from foredraft.profile.summary import sizes
 from foredraft.profile.trace import Ask, Trace
 from foredraft.profile.what_if import LENGTHS, Choice, Played, Predicted, choices, play, predict, recorded
-from foredraft.types import RULES, SamplingParams
+from foredraft.types import SamplingParams
 from foredraft.verify import check_max_tv
 
 ASK_OPTIONS = (
@@ -35,9 +35,7 @@ ASK_OPTIONS = (
     click.option(
         "--draft-temperature", type=float, metavar="T", help="Temperature of the draft. [default: as recorded]"
     ),
-    click.option(
-        "--rule", default="coupled", show_default=True, type=click.Choice(RULES), help="How drafts are accepted."
-    ),
+    RULE_OPTION,
     click.option(
         "--max-tv",
         default=0.02,
@@ -90,8 +88,7 @@ def ask_of(trace: Trace, given: Choices) -> Ask:
     draft = given.draft_temperature if given.draft_temperature is not None else base.draft_temperature
     if draft is not None and not 0.0 < draft < float("inf"):
         raise InvalidValue("--draft-temperature", draft, "a positive number")
-    rule = given.rule
-    return Ask(params, rule, draft) if rule != "relaxed" else Ask(params, rule, draft, weight=1.0)
+    return Ask(params, given.rule, draft)
 
 
 @dataclass(frozen=True)

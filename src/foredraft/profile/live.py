@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from foredraft.control import fixed
 from foredraft.drafters.base import Drafter
 from foredraft.errors import TraceError
 from foredraft.pipeline import Pipeline, Request
+from foredraft.profile.report.page import write_whole
 from foredraft.profile.trace import TextTrace, Trace
 from foredraft.profile.what_if import Choice, play, recorded
 from foredraft.prompts import Prompt
@@ -96,13 +96,7 @@ class Again:
 
 def write_live(directory: Path, found: Sequence[Compared]) -> None:
     """Keep the comparison beside the trace."""
-    path = directory / LIVE
-    temporary = path.with_name(f"{LIVE}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(directory / LIVE, json.dumps([asdict(one) for one in found], indent=1) + "\n")
 
 
 def read_live(directory: Path) -> list[Compared]:

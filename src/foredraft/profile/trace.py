@@ -6,7 +6,7 @@ nor text, only how often each draft would be accepted at the temperatures of ``G
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,7 @@ class Ask:
     params: SamplingParams
     rule: Rule = "coupled"
     draft_temperature: float | None = None
-    weight: float = field(default=1.0)
+    weight: float = 1.0
 
     @property
     def draft_params(self) -> SamplingParams:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foredraft.devices.device import Device
-from foredraft.profile.counts import BANDS, TextCounts
+from foredraft.profile.counts import TextCounts, banded
 from foredraft.profile.intervals import Estimate, ratio
 from foredraft.profile.laws import Laws, processed
 from foredraft.profile.replay import Replayed, Text, replay, replay_tree
@@ -162,10 +162,6 @@ def _log_probs(laws: Laws, ids: Ids, params: SamplingParams) -> Floats:
 
 
 def _counts(text: TextTrace, run: Replayed, length: int) -> TextCounts:
-    edges = [*BANDS, len(text)]
-    bands = [slice(low, max(low, high)) for low, high in zip(BANDS, edges[1:], strict=True)]
-    bands[-1] = slice(BANDS[-1], None)
-    hit, tried = run.hit_at[length - 1], run.tried_at[length - 1]
     return TextCounts(
         text=text.facts.key,
         kind=text.facts.kind,
@@ -173,8 +169,8 @@ def _counts(text: TextTrace, run: Replayed, length: int) -> TextCounts:
         rounds=float(run.rounds[length - 1]),
         hits=tuple(run.hits[length - 1, :length].tolist()),
         trials=tuple(run.trials[length - 1, :length].tolist()),
-        band_hits=tuple(float(hit[band].sum()) for band in bands),
-        band_trials=tuple(float(tried[band].sum()) for band in bands),
+        band_hits=banded(run.hit_at[length - 1]),
+        band_trials=banded(run.tried_at[length - 1]),
     )
 
 
