@@ -6,8 +6,9 @@ Everything native code would trust blindly is checked here first. It does not kn
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,8 @@ __all__ = ["GGUFHeader", "ModelShape", "StringArray", "TensorInfo", "check_path"
 MAX_LAYERS = 512
 MAX_EXPERTS = 512
 """Limits of llama.cpp, which ends the process above them."""
+SOURCES = ("gguf", "export", "safetensors", "description")
+"""Where a shape can come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,15 @@ class ModelShape:
     ``heads``, ``kv_heads`` and ``feed_forward_length`` are the largest over the layers;
     ``kv_heads_by_layer`` has one entry per layer (0 = the layer has no attention). ``quantization``:
     bytes of weights per tensor type, the largest first. ``recurrent``: some layers keep a state that cannot
-    be trimmed token by token.
+    be trimmed token by token. ``parameters`` and ``feed_forward_length`` are 0 where the source does not say.
+
+    ``windows``: for each layer the tokens it sees (None = all); empty = every layer sees all. A model that has a
+    ``sliding_window`` but no rule known here for which layers use it counts as seeing all, so that nobody reserves
+    too little. ``file_bytes``: the file or files; ``embedding_bytes``: the token embedding; ``output_bytes``: a
+    separate output matrix (0 = the embedding serves, or the source does not say). ``state_bytes``: the recurrent
+    state of one sequence in float32, as llama.cpp keeps it (None = of a kind whose size is not known here).
+    ``source``: one of ``SOURCES``. Of an exported program: ``arena_bytes`` of planned memory, and the most tokens
+    (``pass_width``) and scored rows (``pass_rows``) that one pass takes; None where that is not said.
     """
 
     architecture: str
@@ -53,6 +64,15 @@ class ModelShape:
     quantization: Mapping[str, int]
     chat_template: str | None
     recurrent: bool
+    windows: tuple[int | None, ...] = ()
+    file_bytes: int = 0
+    embedding_bytes: int = 0
+    output_bytes: int = 0
+    state_bytes: int | None = 0
+    source: str = "gguf"
+    arena_bytes: int | None = None
+    pass_width: int | None = None
+    pass_rows: int | None = None
 
 
 def check_path(path: Path) -> Path:
@@ -115,6 +135,8 @@ def model_shape(header: GGUFHeader) -> ModelShape:
     vocab_size = keys.tokens()
     keys.check_experts()
     _check_embedding(header, embedding, vocab_size)
+    stored = {tensor.name: tensor.nbytes for tensor in header.tensors}
+    states = _state_layers(stored)
     return ModelShape(
         architecture=keys.architecture,
         name=keys.text("general.name") or header.path.stem,
@@ -123,18 +145,32 @@ def model_shape(header: GGUFHeader) -> ModelShape:
         layers=layers,
         heads=max(heads),
         kv_heads=max(kv_heads),
-        kv_heads_by_layer=kv_heads,
+        kv_heads_by_layer=tuple(
+            0 if layer in states and f"blk.{layer}.attn_k.weight" not in stored else count
+            for layer, count in enumerate(kv_heads)
+        ),
         head_size_k=keys.number("attention.key_length", share, least),
         head_size_v=keys.number("attention.value_length", share, least),
         embedding_length=embedding,
         feed_forward_length=max(keys.by_layer("feed_forward_length", layers, 0, (0,) * layers)),
-        sliding_window=keys.number("attention.sliding_window", 0, 0) or None,
+        sliding_window=keys.window() or None,
         parameters=sum(tensor.elements for tensor in header.tensors),
-        weight_bytes=sum(tensor.nbytes for tensor in header.tensors),
+        weight_bytes=sum(stored.values()),
         quantization=_bytes_by_type(header.tensors),
         chat_template=keys.text("tokenizer.chat_template"),
         recurrent=recurrent,
+        windows=keys.windows(layers),
+        file_bytes=header.file_size,
+        embedding_bytes=stored.get("token_embd.weight", 0),
+        output_bytes=stored.get("output.weight", 0),
+        state_bytes=keys.state_bytes(len(states), embedding) if recurrent else 0,
     )
+
+
+def _state_layers(names: Iterable[str]) -> set[int]:
+    """The layers that have tensors of a recurrent kind, by their number."""
+    found = (_LAYER.match(name) for name in names if any(part in name for part in _RECURRENT_TENSORS))
+    return {int(match[1]) for match in found if match}
 
 
 def _bytes_by_type(tensors: tuple[TensorInfo, ...]) -> Mapping[str, int]:
@@ -163,6 +199,10 @@ _RECURRENT_KEYS = (
     "rescale_every_n_layers",
 )
 _RECURRENT_TENSORS = (".ssm_", ".time_mix_", ".channel_mix_", ".shortconv.", ".linear_attn")
+_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
+_PERIODS = {"gemma2": 2, "gemma3": 6}
+"""Every n-th layer of these architectures sees all, where the file does not say otherwise."""
+_GEMMA2_WINDOW = 4096
 
 
 class _Keys:
@@ -221,6 +261,50 @@ class _Keys:
             shown = f"a list of {len(numbers)} numbers"
             self.wrong(f"{self.architecture}.{key}", shown, f"one number, or one for each of {layers} layers")
         return numbers
+
+    def window(self) -> int:
+        """Tokens that a layer with a sliding window sees; 0 = the model has none."""
+        return self.number("attention.sliding_window", _GEMMA2_WINDOW if self.architecture == "gemma2" else 0, 0)
+
+    def windows(self, layers: int) -> tuple[int | None, ...]:
+        """``ModelShape.windows``. The pattern in the file is one truth value per layer, or a period n: every n-th
+        layer sees all (llama.cpp's ``set_swa_pattern``). Without one it is Gemma's; other architectures see all."""
+        window = self.window()
+        pattern = self.metadata.get(f"{self.architecture}.attention.sliding_window_pattern")
+        local: tuple[bool, ...] = ()
+        if isinstance(pattern, np.ndarray):
+            local = tuple(bool(value) for value in pattern) if len(pattern) == layers else ()
+        else:
+            period = pattern if isinstance(pattern, int | float) else _PERIODS.get(self.architecture, 0)
+            if 1 < period <= MAX_LAYERS:
+                local = tuple(layer % int(period) < int(period) - 1 for layer in range(layers))
+        return tuple(window if one else None for one in local) if window and any(local) else ()
+
+    def state_bytes(self, layers: int, embedding: int) -> int | None:
+        """Bytes of the state of one sequence in ``layers`` recurrent layers, four per element; None if not known.
+
+        Per layer, as in llama.cpp's ``n_embd_r`` and ``n_embd_s``: Mamba keeps the last d_conv − 1 inputs of its
+        convolution over d_inner + 2·groups·d_state channels, and d_state numbers for each of d_inner channels;
+        RWKV the last tokens' embeddings and a matrix per head; a short convolution its last inputs.
+        """
+        conv, inner, state, groups = (
+            self.count(f"ssm.{key}") for key in ("conv_kernel", "inner_size", "state_size", "group_count")
+        )
+        shifts, head, short = (self.count(key) for key in ("token_shift_count", "wkv.head_size", "shortconv.l_cache"))
+        if head and shifts:
+            elements = embedding * (shifts + head)
+        elif short:
+            elements = embedding * (short - 1)
+        elif conv and inner and state and not self.count("kda.head_dim"):
+            elements = (conv - 1) * (inner + 2 * groups * state) + state * inner
+        else:
+            return None
+        return 4 * layers * elements if layers else None
+
+    def count(self, key: str) -> int:
+        """The key's value if it is one sensible number, else 0."""
+        value = self.metadata.get(f"{self.architecture}.{key}")
+        return value if isinstance(value, int) and 0 < value < 1 << 31 else 0
 
     def recurrent(self) -> bool:
         """True if there are keys or tensors of state-space, RWKV, short-convolution or linear attention."""

@@ -5,7 +5,7 @@ Knows which parts belong together (pair check, barred ids, rollback, strict mode
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +13,10 @@ from types import TracebackType
 from foredraft import certify, registry
 from foredraft.control import NGRAM, OFF, Controller, Fixed, Priors, SourcePriors
 from foredraft.decode import Limits, Parts, check_prompt, decode
+from foredraft.devices.pressure import MemoryWatch
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
+from foredraft.drafters.droppable import DroppableDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.base import Engine, Session, emptied
 from foredraft.engines.opening import AUTO, Settings, draft_settings, open_model
@@ -98,7 +100,10 @@ def _bytes(path: Path) -> int:
 
 @dataclass
 class Pipeline:
-    """An opened target with its drafter. A context manager; ``close`` frees weights and caches."""
+    """An opened target with its drafter. A context manager; ``close`` frees weights and caches.
+
+    ``short``: whether memory is short. If it is, draft models are dropped, and answers go on without them.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
@@ -106,6 +111,7 @@ class Pipeline:
     pairs: tuple[PairReport, ...] = ()
     helpers: tuple[Engine, ...] = ()
     draft_share: float = 0.3
+    short: Callable[[], bool] = field(default_factory=MemoryWatch)
     _session: Session | None = None
 
     @staticmethod
@@ -143,14 +149,15 @@ class Pipeline:
 
     def model_drafter(self, number: int, temperature: float | None = None) -> Drafter:
         """A drafter of its own for the loaded draft model ``number``, counted from 0."""
-        kind, report = registry.load("drafters", "model"), self.pairs[number]
-        return kind(  # type: ignore[no-any-return]
-            self.helpers[number],
+        kind, report, engine = registry.load("drafters", "model"), self.pairs[number], self.helpers[number]
+        drafter = kind(
+            engine,
             limit=report.shared_size,
             barred=report.barred,
             name="model" if number == 0 else f"model-{number + 1}",
             temperature=temperature,
         )
+        return DroppableDrafter(drafter, self.short, engine.close)
 
     def stream(self, request: Request) -> Generator[Step]:
         """The request's steps; closing the iterator cancels it."""

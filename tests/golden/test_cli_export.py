@@ -175,7 +175,7 @@ def test_an_output_that_cannot_be(foredraft: Foredraft, llama: Path, outputs: Pa
 
 
 def test_too_little_memory(foredraft: Foredraft, llama: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: 600_000_000)
+    monkeypatch.setattr(resources, "free_memory", lambda: 600_000_000)
     done = foredraft("export", "executorch", llama, "-q", "-o", outputs / "new" / "out")
     refused(done, "needs about 1.0 GB of memory, 0.6 GB are available; close other programs", 1)
     assert list(outputs.iterdir()) == []

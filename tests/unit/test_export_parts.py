@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from foredraft.engines.base import EngineInfo, Session
 from foredraft.engines.scripted import ScriptedEngine
 from foredraft.errors import ModelFileError
 from foredraft.export import resources
-from foredraft.export.resources import Needs, ShortOfResourcesError, available_memory, check_resources, needs
+from foredraft.export.resources import Needs, ShortOfResourcesError, check_resources, needs
 from foredraft.export.selfcheck import CHUNKINGS, LENGTH, TREES, Difference, Evidence, check_exact
 from foredraft.export.source import file_facts, open_source
 from foredraft.models.config import DecoderConfig
@@ -259,11 +258,11 @@ def test_needs(config: DecoderConfig) -> None:
 
 
 def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: 2_900_000_000)
+    monkeypatch.setattr(resources, "free_memory", lambda: 2_900_000_000)
     check_resources(Needs(1, 2_900_000_000, 1), tmp_path / "out")
     with pytest.raises(ShortOfResourcesError, match=r"needs about 3\.1 GB of memory, 2\.9 GB are available; close"):
         check_resources(Needs(1, 3_100_000_000, 1), tmp_path / "out")
-    monkeypatch.setattr(resources, "available_memory", lambda: None)
+    monkeypatch.setattr(resources, "free_memory", lambda: None)
     check_resources(Needs(1, 1 << 60, 1), tmp_path / "out")
 
 
@@ -277,25 +276,6 @@ def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(caught.value) == (
         f"this export needs about 1.1 GB of disk, {tmp_path} has 1.0 GB; free some, or choose another --output"
     )
-
-
-def test_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: dict[str, str] = {"/proc/meminfo": "MemTotal: 900 kB\nMemAvailable:  500 kB\n"}
-
-    def read(path: Path, encoding: str) -> str:
-        if path.as_posix() not in texts:
-            raise FileNotFoundError(path)
-        return texts[path.as_posix()]
-
-    monkeypatch.setattr(Path, "read_text", read)
-    assert available_memory() == 500 * 1024
-    texts |= {"/sys/fs/cgroup/memory.max": "400000\n", "/sys/fs/cgroup/memory.current": "100000"}
-    assert available_memory() == 300_000
-    texts["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert available_memory() == 500 * 1024
-    texts["/proc/meminfo"] = "nothing"
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 10}[name])
-    assert available_memory() == 40960
 
 
 # --- sources and operators ---------------------------------------------------------------------------------

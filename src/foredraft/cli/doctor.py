@@ -24,6 +24,7 @@ from foredraft.devices.verdict import Gain, Verdict, judge, milliseconds, senten
 from foredraft.doctor import DoctorSettings, Found, Loaded, load_or_measure, loaded_of, subject_of
 from foredraft.errors import InvalidValue
 from foredraft.pipeline import Pipeline, Setup
+from foredraft.plan.guard import check_memory
 
 DOCTOR_OPTIONS = (
     click.option(
@@ -73,6 +74,8 @@ def _checked_output(name: str | None) -> Path | None:
 def _find(setup: Setup, settings: DoctorSettings, console: Console, *, refresh: bool) -> Found:
     @contextmanager
     def opened() -> Iterator[Loaded]:
+        for note in filter(None, [check_memory(setup)]):
+            console.print(f"note: {escape(note)}", soft_wrap=True)
         with console.status(f"loading {escape(setup.target.name)}"):
             pipeline = Pipeline.open(setup)
         with pipeline:

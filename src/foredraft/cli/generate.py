@@ -25,6 +25,7 @@ from foredraft.cli.options import (
 from foredraft.cli.view import View
 from foredraft.control import Fixed
 from foredraft.pipeline import Pipeline, Request
+from foredraft.plan.guard import check_memory
 from foredraft.summary import Summary
 from foredraft.types import Emitted, Step
 
@@ -47,6 +48,8 @@ def generate(prompt: str | None, **values: Any) -> int:
     policy = choices.policy()
     view = View(quiet=choices.quiet, as_json=choices.as_json)
     setup = choices.setup()
+    for note in filter(None, [check_memory(setup)]):
+        view.note(note)
     with view.status(f"loading {setup.target.name}"):
         pipeline = Pipeline.open(setup)
     with pipeline:

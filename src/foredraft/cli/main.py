@@ -17,6 +17,7 @@ from foredraft.cli.export import export
 from foredraft.cli.generate import INTERRUPTED, generate
 from foredraft.cli.models import models
 from foredraft.cli.pair_check import pair_check
+from foredraft.cli.plan import plan_command
 from foredraft.cli.profile import profile
 from foredraft.cli.what_if import what_if
 from foredraft.errors import ForedraftError
@@ -36,6 +37,7 @@ cli.add_command(export)
 cli.add_command(generate)
 cli.add_command(models)
 cli.add_command(pair_check)
+cli.add_command(plan_command)
 cli.add_command(profile)
 cli.add_command(what_if)
 

@@ -28,6 +28,7 @@ from foredraft.drafters.ngram import NgramDrafter
 from foredraft.engines.opening import AUTO, engine_name
 from foredraft.errors import InvalidValue
 from foredraft.pipeline import Pipeline, Setup
+from foredraft.plan.guard import check_memory
 from foredraft.profile import live, measure, store
 from foredraft.profile.report import Summary, check_summary, write_report
 from foredraft.profile.summary import Wanted, evaluate, summary
@@ -145,6 +146,8 @@ def _settings(setup: Setup, given: Choices, prompts: Sequence[Prompt]) -> TraceS
 
 @contextmanager
 def _opened(setup: Setup, console: Console) -> Iterator[Pipeline]:
+    for note in filter(None, [check_memory(setup)]):
+        console.print(f"note: {escape(note)}", soft_wrap=True)
     with console.status(f"loading {escape(setup.target.name)}"):
         pipeline = Pipeline.open(setup)
     with pipeline:

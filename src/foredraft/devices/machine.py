@@ -34,7 +34,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that runs this process."""
-    return Machine(platform.system(), platform.machine(), _processor(), usable_cpus(), _all_memory())
+    return Machine(platform.system(), platform.machine(), _processor(), usable_cpus(), all_memory())
 
 
 def usable_cpus() -> int:
@@ -62,18 +62,39 @@ def _macos_processor() -> str | None:
     return None
 
 
-def _all_memory() -> int | None:
+def all_memory() -> int | None:
+    """Bytes of memory that this machine has; None where nobody says."""
     with suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
 
 
 def free_memory() -> int | None:
-    """Bytes that programs may still take without swapping (Linux: MemAvailable); None where nobody says."""
-    with suppress(OSError, StopIteration, ValueError, IndexError):
+    """Bytes that this process may still take without swapping (Linux: MemAvailable, within the limit of its control
+    group); None where nobody says."""
+    try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    return None
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        except (ValueError, OSError, AttributeError):
+            return None
+    room = _group_room(Path("/sys/fs/cgroup"))
+    return free if room is None else min(free, room)
+
+
+def _group_room(folder: Path) -> int | None:
+    """What a control group (version 2) may still take: its limit less what it uses, files that can be dropped not
+    counted. None without a limit."""
+    try:
+        limit = (folder / "memory.max").read_text("ascii").strip()
+        used = int((folder / "memory.current").read_text("ascii"))
+        lines = (folder / "memory.stat").read_text("ascii").splitlines()
+        droppable = sum(int(line.split()[1]) for line in lines if line.split()[0] in ("active_file", "inactive_file"))
+        return max(0, int(limit) - used + droppable)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def busy() -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from foredraft.devices.machine import free_memory
 from foredraft.errors import ForedraftError
 from foredraft.models.config import DecoderConfig
 
@@ -42,7 +42,7 @@ def needs(config: DecoderConfig, weights: str, head: str) -> Needs:
 
 def check_resources(wanted: Needs, target: Path) -> None:
     """Raise ShortOfResourcesError, one line, if memory or disk will not do."""
-    memory = available_memory()
+    memory = free_memory()
     if memory is not None and memory < wanted.memory:
         raise ShortOfResourcesError(
             f"this export needs about {gigabytes(wanted.memory)} of memory, {gigabytes(memory)} are available; "
@@ -55,29 +55,6 @@ def check_resources(wanted: Needs, target: Path) -> None:
             f"this export needs about {gigabytes(int(1.1 * wanted.disk))} of disk, {parent} has {gigabytes(disk)}; "
             "free some, or choose another --output"
         )
-
-
-def available_memory() -> int | None:
-    """Bytes that can be taken without swapping, within the limit of a control group; None where nobody says."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        except (ValueError, OSError):
-            return None
-    return min(free, _cgroup_room() or free)
-
-
-def _cgroup_room() -> int | None:
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text("ascii").strip()
-        used = int((folder / "memory.current").read_text("ascii"))
-        return max(0, int(limit) - used)
-    except (OSError, ValueError):
-        return None
 
 
 def gigabytes(size: int) -> str:

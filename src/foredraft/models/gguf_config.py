@@ -18,8 +18,7 @@ from foredraft.models.config import ARCHITECTURES, DecoderConfig, Rope
 ROPE_DIVISORS = "rope_freqs.weight"
 _LOCAL_THETA = 10000.0
 _DEFAULT_THETA = 10000.0
-_GEMMA2_WINDOW, _GEMMA2_CAPS = 4096, (50.0, 30.0)
-_PATTERN = {"gemma2": 2, "gemma3": 6}
+_GEMMA2_CAPS = (50.0, 30.0)
 _SCALED_BY_WIDTH = {("gemma2", 46), ("gemma3", 62)}
 """The 27B models, known by their number of layers, divide q·k by sqrt(hidden / heads), not by sqrt(head size)."""
 
@@ -32,7 +31,7 @@ def gguf_config(header: GGUFHeader) -> DecoderConfig:
     keys.check_plain(shape)
     gemma = shape.architecture.startswith("gemma")
     names = {tensor.name for tensor in header.tensors}
-    window, local = keys.windows(shape.layers)
+    window, local = keys.windows(shape)
     caps = _GEMMA2_CAPS if shape.architecture == "gemma2" else (0.0, 0.0)
     return DecoderConfig(
         architecture=shape.architecture,
@@ -114,21 +113,18 @@ class _Keys:
         size = shape.embedding_length / shape.heads if by_width else shape.head_size_k
         return self.number("attention.scale", 0.0) or 1 / math.sqrt(size)
 
-    def windows(self, layers: int) -> tuple[int | None, tuple[bool, ...]]:
-        """Size of the sliding window and which layers have one: Gemma's, where every n-th layer sees all."""
-        if self.architecture not in _PATTERN:
+    def windows(self, shape: ModelShape) -> tuple[int | None, tuple[bool, ...]]:
+        """Size of the sliding window and which layers have one; only Gemma has such layers here."""
+        key = "attention.sliding_window_pattern"
+        pattern = self.get(key)
+        if not self.architecture.startswith("gemma") or not shape.sliding_window:
             return None, ()
-        default = _GEMMA2_WINDOW if self.architecture == "gemma2" else 0
-        window = int(self.number("attention.sliding_window", default))
-        if not window:
-            return None, ()
-        pattern = self.get("attention.sliding_window_pattern")
-        if isinstance(pattern, np.ndarray):
-            if len(pattern) != layers:
-                self.wrong("attention.sliding_window_pattern", f"{len(pattern)} values", f"one for each of {layers}")
-            return window, tuple(bool(value) for value in pattern)
-        period = int(self.number("attention.sliding_window_pattern", _PATTERN[self.architecture]))
-        return window, tuple(bool(period) and layer % period < period - 1 for layer in range(layers))
+        if not isinstance(pattern, np.ndarray):
+            self.number(key, 0.0)
+        elif len(pattern) != shape.layers:
+            self.wrong(key, f"{len(pattern)} values", f"one for each of {shape.layers}")
+        local = tuple(window is not None for window in shape.windows)
+        return (shape.sliding_window, local) if local else (None, ())
 
     def rope(self, shape: ModelShape) -> Rope:
         """Rotary base and divisors: a table in the file (Llama 3), or one factor for all (linear scaling)."""
