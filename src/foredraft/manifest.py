@@ -62,7 +62,8 @@ class Bounds:
 class Manifest:
     """``exact``: rows were found bit-identical under every width, chunking, capacity and tree tried by the export.
     ``output_rows``: rows the output matrix was restricted to, None = all; ``taps``: layers whose hidden states are an
-    output; ``operators`` and ``backends``: what the runtime must have. ``quality``: see ``export``."""
+    output; ``operators`` and ``backends``: what the runtime must have. ``quality``: see ``export``. ``arena``: bytes of
+    planned memory that the program asks for, None = not recorded."""
 
     name: str
     source: FileFacts
@@ -79,6 +80,7 @@ class Manifest:
     backends: tuple[str, ...] = ()
     quality: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    arena: int | None = None
 
     def to_json(self) -> str:
         """The text of manifest.json."""
@@ -215,6 +217,7 @@ def _check_types(manifest: Manifest) -> None:
         "shape.kv_heads": shape.heads % shape.kv_heads == 0,
         "shape": max(shape.layers, shape.heads) <= 1024 and shape.vocab_size <= 1 << 24 and shape.head_dim <= 4096,
         "bounds": bounds.rows <= bounds.width <= bounds.context <= 1 << 24,
+        "arena": manifest.arena is None or (type(manifest.arena) is int and 0 <= manifest.arena < 1 << 48),
         "output_rows": rows is None or (type(rows) is int and 0 < rows <= shape.vocab_size),
     }
     for name, good in checks.items():

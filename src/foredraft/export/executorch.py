@@ -127,10 +127,11 @@ def export_executorch(source: Source, config: ExportConfig, target: Path, progre
 
 @dataclass(frozen=True)
 class _Made:
-    """What later stages need of a lowered program. ``reference``: rows of the unquantized model; ``eager``: rows of the
-    exported torch module."""
+    """What later stages need of a lowered program. ``arena``: bytes of planned memory; ``reference``: rows of the
+    unquantized model; ``eager``: rows of the exported torch module."""
 
     operators: tuple[str, ...]
+    arena: int
     reference: Logits
     eager: Logits
 
@@ -179,7 +180,7 @@ class _Export:
         self.progress("writing the program")
         with (self.folder / PROGRAM).open("wb") as file:
             manager.write_to_file(file)
-        return _Made(lower.operators(manager), reference, eager)
+        return _Made(lower.operators(manager), lower.arena(manager), reference, eager)
 
     def _quantize(self, program: Program, ids: list[int]) -> None:
         """Round the weights with what they are multiplied by in mind, seen on text that is not scored."""
@@ -216,6 +217,7 @@ class _Export:
             operators=made.operators,
             backends=("XnnpackBackend",),
             versions={name: version(name) for name in ("foredraft", "executorch", "torch", "torchao")},
+            arena=made.arena,
         )
 
     def _write(self, manifest: Manifest) -> None:

@@ -163,6 +163,11 @@ def operators(manager: Any) -> tuple[str, ...]:
     return tuple(sorted({op.name + (f".{op.overload}" if op.overload else "") for op in plan.operators}))
 
 
+def arena(manager: Any) -> int:
+    """Bytes of planned memory: intermediate results and outputs at the largest sizes."""
+    return int(sum(manager.executorch_program.execution_plan[0].non_const_buffer_sizes))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the warnings that torch, torchao and ExecuTorch give about themselves."""

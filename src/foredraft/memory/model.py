@@ -145,11 +145,12 @@ def _executorch_buffers(shape: ModelShape, use: Use, part: str) -> Iterator[Line
             f"× {use.context}): logits and attention"
         )
     yield Line(part, "compute buffer", arena, DIRTY, formula, "memory plan of the program")
-    scratch = use.chunk * (4 * shape.vocab_size // 64 + 400_000)
-    words = f"{use.chunk} positions × 0.4 MB, and rows of logits"
+    rows = f"{use.rows} rows × {shape.vocab_size} × 4 bytes"
     yield Line(
-        part, "scratch", scratch, DIRTY, words, "measured: XNNPACK and arrays of a pass (docs/benchmarks.md, Memory)"
+        part, "logits", 4 * use.rows * shape.vocab_size, DIRTY, rows, "what a pass returns, kept for the sampler"
     )
+    source = "measured: XNNPACK and arrays of a pass (docs/benchmarks.md, Memory)"
+    yield Line(part, "scratch", 400_000 * use.chunk, DIRTY, f"{use.chunk} positions × 0.4 MB", source)
 
 
 def _states(shape: ModelShape, use: Use, part: str) -> Line:

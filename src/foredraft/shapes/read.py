@@ -113,6 +113,7 @@ def _export(path: Path) -> ModelShape:
         recurrent=False,
         file_bytes=size,
         source="export",
+        arena_bytes=manifest.arena,
         pass_width=manifest.bounds.width,
         pass_rows=manifest.bounds.rows,
     )
