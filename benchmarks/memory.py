@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from benchmarks.measure import write
+from foredraft.engines.base import Session
 from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.manifest import is_export, read_manifest
@@ -34,7 +35,8 @@ CLOSE_BYTES, CLOSE_SHARE = 50e6, 0.05
 
 def use(paths: list[Path], context: int) -> dict[str, Any]:
     """Open all models, fill what they reserve, and say how much was resident at most."""
-    engines, sessions = [], []
+    engines: list[ExecutorchEngine | LlamaEngine] = []
+    sessions: list[Session] = []
     for path in paths:
         if is_export(path):
             program = ExecutorchEngine(path, ExecutorchConfig(context, THREADS))
@@ -48,9 +50,9 @@ def use(paths: list[Path], context: int) -> dict[str, Any]:
             engines.append(engine)
             sessions.append(engine.open())
         engines[-1].tokenizer.piece(1)
-    for engine, session in zip(engines, sessions, strict=True):
+    for opened_engine, session in zip(engines, sessions, strict=True):
         count = min(PROMPT, context - ROWS)
-        tokens = (np.arange(count) % engine.info.vocab_size).astype(np.int32)
+        tokens = (np.arange(count) % opened_engine.info.vocab_size).astype(np.int32)
         session.extend(tokens, np.arange(-1, count - 1, dtype=np.int32), 1)
         session.keep(range(count))
         session.extend(tokens[:ROWS], np.arange(-1, ROWS - 1, dtype=np.int32), ROWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,10 +19,31 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marker of tests that need exports (see ``tests/support/exports.py``); programs started by tests hear Ctrl-C
-    even where the whole run was started in the background, which ignores it."""
+    even where the whole run was started in the background, which ignores it. Of several processes that run tests each
+    keeps to a processor of its own: engines then take one thread, and two of them do not wait for each other's."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "exports(name, ...): needs these ExecuTorch exports")
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and hasattr(os, "sched_setaffinity"):
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[int(worker["workerid"].removeprefix("gw")) % len(processors)]})
+
+
+class Distributed:
+    """Only where tests run in several processes."""
+
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a process that will run tests where exports are made."""
+        from tests.support import exports
+
+        node.workerinput["exports"] = str(exports.folder())
+
+
+def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
+    """xdist's hooks exist only where it does."""
+    if type(plugin).__name__ == "DSession":
+        manager.register(Distributed())
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,7 +59,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from tests.support import exports
 
     if not session.config.option.collectonly:
-        exports.start(session.items)
+        worker = getattr(session.config, "workerinput", None)
+        exports.start(session.items, Path(worker["exports"]) if worker is not None else None)
 
 
 def pytest_unconfigure() -> None:

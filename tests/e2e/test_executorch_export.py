@@ -127,7 +127,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(export: Any, ids: list[int]) -> Any:
         shutil.copy(made / PROGRAM, export.folder / PROGRAM)
         reference = quality.reference_rows(load_decoder(export.source.path), ids[: export.scored])
-        return executorch._Made(read_manifest(made).operators, reference, reference[: quality.ROUND_TRIP])
+        return executorch._Made(read_manifest(made).operators, 0, reference, reference[: quality.ROUND_TRIP])
 
     monkeypatch.setattr(executorch._Export, "_program", program)
     monkeypatch.setattr(quality, "round_trip", lambda eager, rows: {"round_trip_relative": 0.0})

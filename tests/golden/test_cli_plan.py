@@ -68,7 +68,8 @@ def test_a_fleet(run: Foredraft, tmp_path: Path) -> None:
 def test_the_reference_budget_on_three_devices(run: Foredraft, tmp_path: Path) -> None:
     """7B and 1B at 4 bits with .4 and .1 GB of cache: a pool of 6 GB holds them, Androids with 4 and 6 GiB do not."""
     models = (
-        "--params", "7B", "--layers", "32", "--hidden", "4096", "--heads", "32", "--kv-heads", "32", "--weights", "int4",
+        "--params", "7B", "--layers", "32", "--hidden", "4096", "--heads", "32", "--kv-heads", "32",
+        "--weights", "int4",
         "--draft", "params=1B,layers=16,hidden=2048,heads=32,kv-heads=32,head-size=64,weights=int4",
         "--ctx", "2048", "--kv-type", "q5_1",
     )  # fmt: skip

@@ -1,11 +1,13 @@
 """ExecuTorch exports for tests: made anew in every run, by one process in the background while other tests run.
 
 Which are needed is read off the collected tests: parameters that name a case of ``CASES``, and the marker
-``exports("llama", ...)``. ``python -m tests.support.exports DIR NAME...`` makes them one after the other.
+``exports("llama", ...)``. ``python -m tests.support.exports DIR`` waits until ``DIR/wanted`` names them and makes them
+one after the other. Where tests run in several processes, the first one of these starts that process for all.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -36,6 +38,7 @@ ROWS = (0, 1, 2, 3, 5, 6, 8, 9, 11, 14, 15, 20, 21, 22, 23)
 """Output rows of "llama-rows"."""
 TAPS = (1, 5)
 """Layers of "gemma3-taps"; the second one is global, the first one local."""
+WANTED, PROCESS = "wanted", "process"
 FLOAT = {"weights": "float32", "head": "float32", "embedding_bits": 8}
 
 
@@ -90,39 +93,32 @@ def write_tiny(model: str, folder: Path) -> Path:
     return TINY[model](folder / f"{model}.gguf")
 
 
-def main(folder: Path, names: Sequence[str]) -> None:
-    """Make all of ``names``."""
+def main(folder: Path) -> None:
+    """Make what ``folder/wanted`` names, once it is there."""
     os.nice(10)
-    for name in names:
+    parent, wanted = os.getppid(), folder / WANTED
+    while not wanted.exists():
+        if os.getppid() != parent:
+            return
+        time.sleep(0.1)
+    for name in json.loads(wanted.read_text("utf-8")):
         make(name, folder)
 
 
 # --- in the tests ------------------------------------------------------------------------------------------
 
 
-class Run:
-    """The exports of one run of the tests, in a directory of their own."""
+class Maker:
+    """The process that makes the exports of one run of the tests, in a directory of their own. It belongs to the
+    process that pytest was started in."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="foredraft-exports-"))
         with (self.folder / "log").open("wb") as log:
-            command = [sys.executable, "-m", "tests.support.exports", str(self.folder), *names]
+            command = [sys.executable, "-m", "tests.support.exports", str(self.folder)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-    def wait(self, name: str) -> Path:
-        """The finished export; fails the test if it could not be made."""
-        path, failed = self.folder / name, self.folder / f"{name}.failed"
-        assert name in self.names, f"mark this test with @pytest.mark.exports({name!r})"
-        while not path.exists():
-            ended = self._process.poll() is not None
-            if failed.exists() or (ended and not path.exists()):
-                reason = failed.read_text("utf-8") if failed.exists() else "its process has ended"
-                log = (self.folder / "log").read_text("utf-8", "replace")
-                pytest.fail(f"the export {name} could not be made: {reason}\n{log[-4000:]}", pytrace=False)
-            time.sleep(0.1)
-        return path
+        (self.folder / PROCESS).write_text(str(self._process.pid))
 
     def stop(self) -> None:
         """End the process and remove everything."""
@@ -131,13 +127,47 @@ class Run:
         shutil.rmtree(self.folder)
 
 
-_RUN: list[Run] = []
+@dataclass(frozen=True)
+class Run:
+    """What a process that runs tests knows of the exports in ``folder``."""
+
+    folder: Path
+    names: Sequence[str]
+
+    def want(self) -> None:
+        """Have them made. Several processes may ask: they have collected the same tests."""
+        wanted = self.folder / f"{WANTED}.{os.getpid()}"
+        wanted.write_text(json.dumps(self.names), "utf-8")
+        wanted.replace(self.folder / WANTED)
+
+    def wait(self, name: str) -> Path:
+        """The finished export; fails the test if it could not be made."""
+        path, failed = self.folder / name, self.folder / f"{name}.failed"
+        assert name in self.names, f"mark this test with @pytest.mark.exports({name!r})"
+        while not path.exists():
+            ended = not self._running()
+            if failed.exists() or (ended and not path.exists()):
+                reason = failed.read_text("utf-8") if failed.exists() else "its process has ended"
+                log = (self.folder / "log").read_text("utf-8", "replace")
+                pytest.fail(f"the export {name} could not be made: {reason}\n{log[-4000:]}", pytrace=False)
+            time.sleep(0.1)
+        return path
+
+    def _running(self) -> bool:
+        """Whether the process that makes them lives; a process that ended and was not waited for does not."""
+        process = int((self.folder / PROCESS).read_text())
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+        return state.returncode == 0 and not state.stdout.strip().startswith("Z")
+
+
+_MAKERS: list[Maker] = []
+_RUNS: list[Run] = []
 
 
 def exported(name: str) -> Path:
     """The export of ``RECIPES[name]``; waits until it is finished."""
-    assert _RUN, f"no export was started: mark this test with @pytest.mark.exports({name!r})"
-    return _RUN[0].wait(name)
+    assert _RUNS, f"no export was started: mark this test with @pytest.mark.exports({name!r})"
+    return _RUNS[0].wait(name)
 
 
 def needs(item: pytest.Item) -> set[str]:
@@ -153,18 +183,28 @@ def last(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: max((order.index(name) + 1 for name in needs(item)), default=0))
 
 
-def start(items: Iterable[pytest.Item]) -> None:
-    """Begin to make what ``items`` need."""
+def folder() -> Path:
+    """Where the exports of this run lie; starts the process that makes them, which waits to be told which."""
+    if not _MAKERS:
+        _MAKERS.append(Maker())
+    return _MAKERS[0].folder
+
+
+def start(items: Iterable[pytest.Item], place: Path | None) -> None:
+    """Have made what ``items`` need, in ``place``, which another process owns (None: this one does)."""
     wanted = set[str]().union(*map(needs, items))
     if wanted:
-        _RUN.append(Run([name for name in RECIPES if name in wanted]))
+        run = Run(place or folder(), [name for name in RECIPES if name in wanted])
+        run.want()
+        _RUNS.append(run)
 
 
 def stop() -> None:
-    """End what ``start`` began."""
-    while _RUN:
-        _RUN.pop().stop()
+    """End what this process began."""
+    _RUNS.clear()
+    while _MAKERS:
+        _MAKERS.pop().stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]))
