@@ -27,7 +27,7 @@ from foredraft.types import Ids, Logits, Scores
 @dataclass(frozen=True, slots=True)
 class ExecutorchConfig:
     """``context``: tokens a session holds (0 = what the program was exported for). ``threads``: of the process's
-    ExecuTorch pool (0 = as it is, which is one for each processor)."""
+    ExecuTorch pool (0 = as it is, but no more than the processors that the process may use)."""
 
     context: int = 0
     threads: int = 0

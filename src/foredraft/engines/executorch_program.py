@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foredraft.devices.machine import usable_cpus
 from foredraft.engines.huge_pages import huge_heap
 from foredraft.errors import EngineFailure, InvalidValue, MissingExtra, ModelFileError
 from foredraft.manifest import Bounds, Manifest, Shape
@@ -142,8 +143,11 @@ def load_runtime() -> tuple[ModuleType, Any]:
 
 
 def _set_threads(runtime: Any, threads: int) -> None:
-    if threads and runtime._threadpool_get_thread_count() != threads:
-        runtime._unsafe_reset_threadpool(threads)
+    """``threads`` 0: as many as the pool has, but no more than there are processors that this process may use."""
+    present = runtime._threadpool_get_thread_count()
+    wanted = threads or min(present, usable_cpus())
+    if present != wanted:
+        runtime._unsafe_reset_threadpool(wanted)
 
 
 def _check_runtime(runtime: Any, path: Path, manifest: Manifest) -> None:

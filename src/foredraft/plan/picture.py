@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from foredraft.memory import Plan, size
 from foredraft.plan.planner import Planned, Question, sentence
 
-_WIDTH, _BAR, _GAP, _LEFT, _TOP = 920, 26, 58, 10, 8
+_WIDTH, _BAR, _ROW, _LEFT, _TOP = 920, 26, 17, 10, 6
 _KINDS = (
     ("target", "weights", "target: weights"),
     ("target", "keys and values", "target: keys and values"),
@@ -89,7 +89,8 @@ def _bar(planned: Planned, most: int) -> str:
         if nbytes
     )
     shapes = "".join(_shapes(planned, most))
-    return f'<svg viewBox="0 0 {_WIDTH} {_GAP}" role="img" aria-label="{html.escape(words)}">{shapes}</svg>\n'
+    height = _TOP + _BAR + 6 + _ROW * len(planned.allowance.bounds)
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(words)}">{shapes}</svg>\n'
 
 
 def _shapes(planned: Planned, most: int) -> Iterator[str]:
@@ -100,10 +101,10 @@ def _shapes(planned: Planned, most: int) -> Iterator[str]:
             yield f'<rect class="c{index}" x="{at:.1f}" y="{_TOP}" width="{nbytes * scale:.1f}" height="{_BAR}">'
             yield f"<title>{label}</title></rect>"
             at += nbytes * scale
-    for bound in planned.allowance.bounds:
-        x = _LEFT + bound.nbytes * scale
-        anchor = "end" if x > _WIDTH / 2 else "start"
+    for row, bound in enumerate(planned.allowance.bounds, 1):  # a row for each label: bounds may lie close together
+        x, end = _LEFT + bound.nbytes * scale, _TOP + _BAR + _ROW * row
+        anchor, aside = ("end", -5) if x > _WIDTH / 2 else ("start", 5)
         style = ' class="guess"' if bound.guess else ""
-        yield f'<line{style} x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="{_TOP + _BAR + 4}"/>'
+        yield f'<line{style} x1="{x:.1f}" x2="{x:.1f}" y1="1" y2="{end}"/>'
         label = html.escape(f"{bound.name} {size(bound.nbytes)}")
-        yield f'<text x="{x:.1f}" y="{_GAP - 4}" text-anchor="{anchor}">{label}</text>'
+        yield f'<text x="{x + aside:.1f}" y="{end}" text-anchor="{anchor}">{label}</text>'
