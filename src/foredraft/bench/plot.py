@@ -6,7 +6,6 @@ state and drawn by Agg, so that no display is needed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from foredraft.bench.arms import PLAIN
 from foredraft.bench.report import TargetReport
 from foredraft.errors import InvalidValue, MissingExtra
+from foredraft.whole_files import replacing
 
 ENDINGS = ("png", "svg", "pdf")
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7F7F7F")
@@ -52,12 +52,8 @@ def draw(reports: Sequence[TargetReport], path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     ending = path.suffix.lower().removeprefix(".")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=ending, dpi=160)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _panel(panel: Any, report: TargetReport) -> None:

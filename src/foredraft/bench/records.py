@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from foredraft.certify import Difference
 from foredraft.errors import InvalidValue, ModelFileError
 from foredraft.summary import Summary
+from foredraft.whole_files import write_whole
 
 FORMAT, SCHEMA = "foredraft-bench", 1
 
@@ -174,12 +174,7 @@ class RawFile:
         """Into a temporary file beside it, then renamed: the file is whole at any time."""
         head = {"format": FORMAT, "schema": SCHEMA, "about": dict(self.about), "setup": dict(self.setup)}
         document = head | {"records": [record.as_json() for record in self.records]}
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(self.path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -40,9 +40,9 @@ from foredraft.plan.picture import picture
 from foredraft.plan.planner import check_context
 from foredraft.plan.sizes import read_size
 from foredraft.profile.report import read_summary
-from foredraft.profile.report.page import write_whole
 from foredraft.profile.report.shape import ALL
 from foredraft.shapes import describe, read_shape
+from foredraft.whole_files import write_whole
 
 _CONTEXT = 4096
 _SHAPE_KEYS = ("params", "layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "weights")

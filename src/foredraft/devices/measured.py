@@ -6,7 +6,6 @@ It knows no engine and does no measuring; ``doctor`` fills it, controllers read 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -19,6 +18,7 @@ from foredraft.devices.machine import Machine
 from foredraft.errors import ProfileError
 from foredraft.records import DamagedRecord, record, shown
 from foredraft.speed import Curve
+from foredraft.whole_files import write_whole
 
 FORMAT = "foredraft-device-profile"
 SCHEMA = 1
@@ -156,12 +156,7 @@ def _relative(timings: tuple[Timing, ...], step: float) -> Curve:
 def write_profile(profile: DeviceProfile, path: Path) -> None:
     """Write the whole file or nothing: under another name first, then renamed."""
     text = json.dumps(profile.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def read_profile(path: Path) -> DeviceProfile:

@@ -6,13 +6,13 @@ Knows nothing about what is asked. A cache that cannot be written only costs ask
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from foredraft.catalogue import cache_dir
+from foredraft.whole_files import write_whole
 
 
 def remembered(file: str, path: Path, question: object, answer: Callable[[], int | None]) -> int | None:
@@ -49,6 +49,4 @@ def _remember(file: str, known: dict[str, int]) -> None:
     path = cache_dir() / file
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(known))
-        temporary.replace(path)
+        write_whole(path, json.dumps(known))

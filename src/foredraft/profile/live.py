@@ -11,11 +11,11 @@ from foredraft.control import fixed
 from foredraft.drafters.base import Drafter
 from foredraft.errors import TraceError
 from foredraft.pipeline import Pipeline, Request
-from foredraft.profile.report.page import write_whole
 from foredraft.profile.trace import TextTrace, Trace
 from foredraft.profile.what_if import Choice, play, recorded
 from foredraft.prompts import Prompt
 from foredraft.records import DamagedRecord, record
+from foredraft.whole_files import write_whole
 
 LIVE = "live.json"
 LENGTH = 4

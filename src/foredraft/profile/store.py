@@ -22,6 +22,7 @@ from foredraft.profile.replay import Copies
 from foredraft.profile.trace import GRID, RANKS, TABLE_RULES, DraftTrace, Table, TextFacts, TextTrace, Trace
 from foredraft.profile.trace import TraceSettings as Settings
 from foredraft.records import DamagedRecord, record
+from foredraft.whole_files import replacing
 
 FORMAT, SCHEMA = "foredraft-trace", 1
 TRACE, PARTS = "trace.parquet", "parts"
@@ -67,7 +68,7 @@ def remove_parts(directory: Path) -> None:
         part.unlink()
     folder = directory / PARTS
     if folder.is_dir():
-        for left in folder.glob("*.tmp"):
+        for left in folder.glob(".*.tmp"):
             left.unlink()
         folder.rmdir()
 
@@ -86,16 +87,12 @@ def _about(settings: Settings, facts: Sequence[TextFacts], *, complete: bool) ->
 def _write(path: Path, schema: Any, tables: Any, about: bytes) -> None:
     arrow = _arrow()
     schema = schema.with_metadata({_KEY: about})
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         with arrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _table(text: TextTrace) -> Any:

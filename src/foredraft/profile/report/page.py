@@ -12,7 +12,6 @@ import base64
 import hashlib
 import html
 import json
-import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from foredraft.profile.report.markdown import to_markdown
 from foredraft.profile.report.shape import ALL, GATE_ALPHA, Summary
 from foredraft.profile.report.words import DECISIONS, NO_LIVE, NO_SAMPLES, QUALITY, REDACTED, headline, whole_characters
+from foredraft.whole_files import write_whole
 
 SCRIPTS = ("model.js", "dom.js", "charts.js", "tree.js", "verdict.js", "figures.js", "samples.js", "main.js")
 """In the order in which they are run."""
@@ -66,16 +66,6 @@ def write_report(summary: Summary, folder: Path) -> tuple[Path, Path, Path]:
     for path, text in zip(paths, texts, strict=True):
         write_whole(path, text)
     return paths
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write UTF-8 text to a file beside ``path`` and rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, "utf-8", newline="\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def as_data(value: object) -> str:
