@@ -18,10 +18,15 @@ def test_a_file_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as temporary:
-        temporary.write_text("half")
-        assert path.read_text() == "old" and temporary.parent == path.parent
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            assert path.read_text() == "old" and temporary.parent == path.parent
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text() == "old"
     assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
     with pytest.raises(UnicodeEncodeError):
