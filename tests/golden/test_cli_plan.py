@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foredraft.devices.kept import model_facts
+from foredraft.devices.measured import write_profile
 from foredraft.profile.report.shape import ALL
-from tests.support import tiny_models
+from tests.support import profiles, tiny_models
 from tests.support.command_line import Foredraft, in_process
 from tests.support.summaries import summary
 
@@ -48,7 +51,7 @@ def test_all_devices_in_one_table(run: Foredraft) -> None:
     code, out, _ = run(*BOTH)
     assert code == 0
     rows = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert "does not fit" in rows["iPhone 12 mini"] and "none helps" in rows["iPhone 12 mini"]
+    assert "does not fit" in rows["iPhone 12 mini"] and "several" in rows["iPhone 12 mini"]
     assert "~4.00 GiB" in rows["Pixel 8"] and " fits" in rows["Pixel 8"]
     assert "est." in rows["OnePlus 12"]
     assert "Galaxy S24" not in rows  # nobody knows its memory
@@ -94,8 +97,10 @@ def test_the_reference_budget_on_three_devices(run: Foredraft, tmp_path: Path) -
 def test_candidates_from_a_directory_and_a_profile(run: Foredraft, tmp_path: Path) -> None:
     tiny_models.write_llama(tmp_path / "two.gguf", 2)
     tiny_models.write_llama(tmp_path / "six.gguf", 6)
+    (tmp_path / "target").mkdir()
+    target = tiny_models.write_llama(tmp_path / "target" / "eight.gguf", 8)
     found = document(
-        run, "--target", "llama-3.2-3b", "--candidates", tmp_path, "--device", "OnePlus 12", "--alpha", "two.gguf=0.9"
+        run, "--target", target, "--candidates", tmp_path, "--device", "OnePlus 12", "--alpha", "two.gguf=0.9"
     )["devices"][0]
     names = [choice["draft"] for choice in found["choices"]]
     assert names == ["six.gguf", "two.gguf", "ngram", "none"]
@@ -128,6 +133,49 @@ def test_the_picture_is_written(run: Foredraft, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
 
 
+def test_damaged_candidates_are_left_out_with_a_note(run: Foredraft, tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "good.GGUF")
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
+    code, out, err = run("--target", "llama-3.2-3b", "--candidates", tmp_path, "--device", "OnePlus 12")
+    assert code == 0 and "good.GGUF" in out and "other words" in out
+    assert "left out: " in err and "damaged.gguf" in err and "it cannot draft for it" in err
+    (tmp_path / "good.GGUF").unlink()
+    code, out, err = run("--target", "llama-3.2-3b", "--candidates", tmp_path)
+    assert code == 2 and "models that can be read" in err
+
+
+def test_a_measured_profile_gives_memory_and_speed(run: Foredraft, tmp_path: Path) -> None:
+    target, draft = tiny_models.write_llama(tmp_path / "t.gguf", 6), tiny_models.write_llama(tmp_path / "d.gguf", 2)
+    made = replace(
+        profiles.with_curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 1.9}),
+        target=model_facts(target, "llama_cpp"),
+        drafts=tuple(
+            replace(one, model=model_facts(draft, "llama_cpp"))
+            for one in profiles.with_curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 1.9}).drafts[:1]
+        ),
+        free_bytes=4 << 30,
+    )
+    write_profile(made, tmp_path / "phone.json")
+    models = ("--target", target, "--draft", draft, "--ctx", "512")
+    found = document(run, *models, "--device", tmp_path / "phone.json")["devices"][0]
+    assert found["bounds"][0]["bytes"] == 4 << 30
+    forecasts = {choice["draft"]: choice["forecast"] for choice in found["choices"]}
+    assert forecasts["d.gguf"]["estimated"] is False
+    assert forecasts["none"]["tokens_per_second"] == pytest.approx(1 / made.step_seconds)
+    other = document(run, "--target", "smollm2-135m@q4_0", "--device", tmp_path / "phone.json")["devices"][0]
+    assert all(choice["forecast"] is None for choice in other["choices"]), "speeds of another target"
+
+
+def test_names_of_one_device_are_one_row_of_a_fleet(run: Foredraft, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.csv"
+    path.write_text("device,share\niPhone16,1,30\n")
+    path.write_text('device,share\n"iPhone16,1",30\niPhone 15 Pro,20\nfleet.csv,50\n')
+    code, out, _ = run(*BOTH, "--fleet", path)
+    assert code == 0 and out.count("iPhone 15 Pro") >= 1 and "unknown for 50 %" in out
+    rows = [line for line in out.splitlines() if line.startswith("iPhone 15 Pro")]
+    assert len(rows) == 1 and "50.0%" in rows[0]
+
+
 def test_a_local_file_and_a_long_context(run: Foredraft, smollm2: Path) -> None:
     code, out, err = run("--target", smollm2, "--device", "Pixel 8", "--ctx", "100000")
     assert code == 0 and "30 layers × 3 KV heads × (64 + 64) × 100096 tokens as f16" in out
@@ -145,13 +193,22 @@ def test_a_local_file_and_a_long_context(run: Foredraft, smollm2: Path) -> None:
         (("--target", "llama-3.2-1b", "--available", "3"), "a number with its unit: 3.1GiB"),
         (("--target", "llama-3.2-1b", "--alpha", "2"), "a number from 0 to 1"),
         (("--target", "llama-3.2-1b", "--alpha", "x=y"), "a number from 0 to 1"),
-        (("--target", "llama-3.2-1b", "--fleet", "none.csv"), "none.csv: cannot be read"),
+        (("--target", "llama-3.2-1b", "--fleet", "none.csv"), "none.csv: no such file"),
         (("--target", "llama-3.2-1b", "--requests", "0"), "--requests"),
         (("--target", "llama-3.2-1b", "--runtime", "executorch", "--kv-type", "q8_0"), "f32 with executorch"),
         (("--target", "llama-3.2-1b", "--candidates", "llama-3.2-1b,llama-3.2-1b"), "every draft once"),
         (("--target", "llama-3.2-1b", "--profile", "nowhere"), "nowhere"),
         (("--target", "llama-3.2-1b", "--device", "a", "--device", "b", "--available", "1GiB"), "name one --device"),
         (("--params", "7B"), "layers"),
+        (("--target", "llama-3.2-1b", "--html", "nowhere/plan.html"), "--html is 'nowhere/plan.html'; allowed: a file"),
+        (("--target", "llama-3.2-1b", "--html", ""), "--html is"),
+        (("--target", "llama-3.2-1b", "--html", "/dev/null"), "--html is '/dev/null'"),
+        (("--target", "llama-3.2-1b", "--alpha", "nobody=0.5"), "one of ngram, shared-weight head"),
+        (("--target", "llama-3.2-1b", "--alpha", "0.5", "--alpha", "0.6"), "one number for all drafts"),
+        (("--target", "llama-3.2-1b", "--device", "Pixel 8", "--device", "pixel-8"), "names Pixel 8 twice"),
+        (("--target", "llama-3.2-1b", "--device", "x" * 300), "no device is called"),
+        (("--target", "llama-3.2-1b", "--width", "65537"), "--width is 65537; allowed: 1 to 4096"),
+        (("--target", "llama-3.2-1b", "--candidates", ","), "a directory of models, or names with commas"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from foredraft.devices import DeviceProfile, ModelFacts, Rollback, Timing, machine, read_profile, write_profile
 from foredraft.devices.kept import MAX_AGE, Subject, fingerprint, is_stale, model_facts, recall, remember
 from foredraft.devices.verdict import judge, sentences
-from foredraft.errors import ModelFileError, UsageError
+from foredraft.errors import InvalidValue, ModelFileError, UsageError
 from tests.support import tiny_models
 from tests.support.profiles import DRAFT, HERE, NOW, PROFILE, TARGET
 
@@ -54,7 +54,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     write_profile(PROFILE, path)
     with pytest.raises(ValueError, match="JSON compliant"):
         write_profile(replace(PROFILE, took=float("nan")), path)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(InvalidValue, match="in a directory that exists"):
         write_profile(PROFILE, tmp_path)
     assert read_profile(path) == PROFILE
     assert os.listdir(tmp_path) == ["profile.json"]

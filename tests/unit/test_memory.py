@@ -85,13 +85,13 @@ def test_the_budget_of_articles() -> None:
 def test_windows_cut_the_cache_only_where_the_runtime_cuts_it() -> None:
     shape = read_shape("gemma3-1b")
     use = Use(8192, chunk=512)
-    whole, cut = cache_bytes(shape, use, 256), cache_bytes(shape, use, 256, windows=True)
+    whole, cut = cache_bytes(shape, use, 256), cache_bytes(shape, replace(use, windows=True), 256)
     seeing_all = sum(window is None for window in shape.windows)
     one = whole // shape.layers
     assert cut == seeing_all * one + (shape.layers - seeing_all) * one * 1024 // 8192
     assert 0 < seeing_all < shape.layers
     small = Use(256, chunk=512)
-    assert cache_bytes(shape, small, 256, windows=True) == cache_bytes(shape, small, 256)
+    assert cache_bytes(shape, replace(small, windows=True), 256) == cache_bytes(shape, small, 256)
 
 
 def lines(shape: ModelShape, use: Use, runtime: str = "llama_cpp") -> dict[str, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from foredraft.errors import InvalidValue
 from foredraft.whole_files import replacing, write_whole
 
 
@@ -34,6 +36,16 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert path.read_text() == "old" and [found.name for found in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_directory_that_is_not_there_is_the_callers_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "no" / "a.txt", "x")
+def test_what_cannot_be_a_file_is_refused_and_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "no" / "a.txt", tmp_path, tmp_path / "pipe", Path("/dev/null"), Path(""), Path("\0")):
+        with pytest.raises(InvalidValue, match="in a directory that exists"):
+            write_whole(path, "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"] and (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "new"

@@ -22,7 +22,7 @@ _RULE = ("weights", "keys and values")
 def head(question: Question) -> str:
     """What is planned, in one line."""
     target, setting = question.target, question.setting
-    alike = setting.draft_kv_type in (None, setting.kv_type)
+    alike = setting.draft_kv_type in (None, setting.kv_type) or question.drafts[0].shape is None
     types = setting.kv_type if alike else f"{setting.kv_type}, draft {setting.draft_kv_type}"
     requests = f", {setting.sequences} requests at once" if setting.sequences > 1 else ""
     return (
@@ -91,7 +91,8 @@ def _choices_table(planned: Planned) -> Table:
     for choice in planned.choices:
         name = escape(choice.candidate.name)
         nbytes = size(choice.plan.of(part="draft")) if choice.candidate.shape is not None else "–"
-        table.add_row(name, nbytes, size(choice.plan.total), _VERDICT[choice.fits], *_speed_cells(choice.forecast))
+        verdict = "[yellow]other words[/yellow]" if choice.flaw else _VERDICT[choice.fits]
+        table.add_row(name, nbytes, size(choice.plan.total), verdict, *_speed_cells(choice.forecast))
     return table
 
 
@@ -229,7 +230,7 @@ def fleet_sentence(seen: FleetView) -> str:
 
 
 def document(
-    question: Question, planned: Sequence[Planned], seen: FleetView | None, warning: str | None
+    question: Question, planned: Sequence[Planned], seen: FleetView | None, notes: Sequence[str]
 ) -> dict[str, Any]:
     """Plain types; sizes in bytes."""
     setting = question.setting
@@ -241,7 +242,7 @@ def document(
         "kv_type": setting.kv_type,
         "draft_kv_type": setting.draft_kv_type or setting.kv_type,
         "devices": [_device(each) for each in planned],
-        "warning": warning,
+        "notes": list(notes),
     }
     if seen is not None:
         quartiles = {f"p{percent}": name for percent, name in seen.quartiles}

@@ -13,7 +13,7 @@ from pathlib import Path
 from foredraft.catalogue import cache_dir
 from foredraft.devices.machine import Machine, this_machine, versions
 from foredraft.devices.measured import SCHEMA, DeviceProfile, ModelFacts, read_profile, write_profile
-from foredraft.errors import ModelFileError, ProfileError
+from foredraft.errors import InvalidValue, ModelFileError, ProfileError
 from foredraft.manifest import is_export, read_manifest
 
 MAX_AGE = timedelta(days=30)
@@ -115,7 +115,7 @@ def is_stale(profile: DeviceProfile, now: datetime) -> bool:
 def remember(subject: Subject, profile: DeviceProfile) -> Path | None:
     """Keep ``profile`` for ``subject``; None if the cache cannot be written, which only costs measuring again."""
     path = subject.path
-    with suppress(OSError):
+    with suppress(OSError, InvalidValue):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_profile(profile, path)
         return path

@@ -76,10 +76,7 @@ def free_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError, IndexError):
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        except (ValueError, OSError, AttributeError):
-            return None
+        return None
     room = _group_room(Path("/sys/fs/cgroup"))
     return free if room is None else min(free, room)
 

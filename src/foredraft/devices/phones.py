@@ -23,6 +23,8 @@ from foredraft.records import DamagedRecord, record, shown
 FORMAT = "foredraft-devices"
 SCHEMA = 1
 _MAX_BYTES = 1 << 20
+_LEAST_BANDWIDTH, _LEAST_MEMORY = 1e9, 256 << 20
+"""Less than any phone has: bytes/s, bytes."""
 _MAKERS = ("apple", "google", "samsung", "qualcomm", "mediatek")
 """Makers that people may or may not write before a name."""
 
@@ -166,10 +168,14 @@ class Catalogue:
     by_name: Mapping[str, Phone]
     chips_by_name: Mapping[str, Chip]
 
+    def find(self, name: str) -> Phone | None:
+        """The phone that ``phone`` finds; None if there is none."""
+        return self.by_name.get(_key(name))
+
     def phone(self, name: str) -> Phone:
         """The phone of that name or alias, in any case, with or without its maker's name; the name of a chip stands for
         any phone with it, of which nothing else is known. UnknownName with the nearest name and the list of all."""
-        found = self.by_name.get(_key(name))
+        found = self.find(name)
         if found is not None:
             return found
         near = difflib.get_close_matches(_key(name), self.by_name, 1, 0.6)
@@ -252,6 +258,7 @@ def _parsed(text: str) -> DeviceFile:
     found = record(DeviceFile, data)
     _check_keys(data, asdict(found), "")
     _check(found, "")
+    _check_units(found)
     return found
 
 
@@ -345,6 +352,21 @@ def _check(item: Any, where: str) -> None:
             _check_text(part.name, value, place)
         elif type(value) in (int, float) and value <= 0:
             raise DamagedRecord(f"{place} is {value}, not more than 0; write null for what is not known")
+
+
+def _check_units(file: DeviceFile) -> None:
+    """Sizes in gigabytes instead of bytes are the likely mistake."""
+    for thing in (*file.phones, *file.chips):
+        if thing.bandwidth is not None and thing.bandwidth.value < _LEAST_BANDWIDTH:
+            raise DamagedRecord(f"the bandwidth of {thing.name} is {thing.bandwidth.value:g}; give bytes/s: 51.2e9")
+    for phone in file.phones:
+        if phone.memory is not None and phone.memory.value < _LEAST_MEMORY:
+            raise DamagedRecord(
+                f"the memory of {phone.name} is {phone.memory.value:g}; give bytes: 8589934592 for 8 GiB"
+            )
+    for limit in file.limits:
+        if limit.bytes < _LEAST_MEMORY >> 3:
+            raise DamagedRecord(f"a limit of {limit.device} is {limit.bytes}; give bytes: 3539992576 for 3376 MiB")
 
 
 def _check_text(kind: str, text: str, place: str) -> None:

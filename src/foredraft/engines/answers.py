@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from foredraft.catalogue import cache_dir
+from foredraft.errors import InvalidValue
 from foredraft.whole_files import write_whole
 
 
@@ -47,6 +48,6 @@ def _answers(file: str) -> dict[str, int]:
 
 def _remember(file: str, known: dict[str, int]) -> None:
     path = cache_dir() / file
-    with suppress(OSError):
+    with suppress(OSError, InvalidValue):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(known))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +68,3 @@ def size(nbytes: float) -> str:
     if abs(nbytes) >= _GIB:
         return f"{nbytes / _GIB:.2f} GiB"
     return f"{nbytes / _MIB:.{0 if abs(nbytes) >= 10 * _MIB or not nbytes else 1}f} MiB"
-
-
-def total(lines: Iterable[Line]) -> int:
-    """Sum of bytes."""
-    return sum(line.nbytes for line in lines)

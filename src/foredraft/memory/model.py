@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foredraft.errors import InvalidValue
 from foredraft.gguf_types import TENSOR_TYPES, TensorType
-from foredraft.memory.lines import DIRTY, Line
+from foredraft.memory.lines import DIRTY, Line, size
 from foredraft.memory.runtimes import Runtime
 from foredraft.modelfile import ModelShape
 
@@ -22,13 +22,16 @@ _DRAFT_CHUNK = 64
 class Use:
     """``context``: tokens one request may have, prompt and answer. ``kv_type``: of cached keys and values.
     ``sequences``: requests at the same time. ``chunk``: tokens of a prompt in one pass; ``rows``: positions scored in
-    one pass, which is the width of verification. Raises InvalidValue."""
+    one pass, which is the width of verification. ``windows``: layers with a sliding window keep only what they see and
+    one chunk more; foredraft's engines keep all, because a rejected draft must be taken back from every layer. Raises
+    InvalidValue."""
 
     context: int
     kv_type: str = "f16"
     sequences: int = 1
     chunk: int = 512
     rows: int = 64
+    windows: bool = False
 
     def __post_init__(self) -> None:
         if self.kv_type not in KV_TYPES:
@@ -43,7 +46,7 @@ def draft_use(use: Use, kv_type: str | None = None) -> Use:
     target's chunk needs gigabytes of scratch for nothing (qualcomm/GenieX#1195), and scores few."""
     rows = min(use.rows, 16)
     chunk = min(use.chunk, max(_DRAFT_CHUNK, rows))
-    return Use(use.context, kv_type or use.kv_type, use.sequences, chunk, rows)
+    return replace(use, kv_type=kv_type or use.kv_type, chunk=chunk, rows=rows)
 
 
 def row_bytes(kind: str, elements: int) -> int:
@@ -63,13 +66,11 @@ def kv_bytes_per_token(shape: ModelShape, kv_type: str = "f16") -> int:
     return sum(heads * one for heads in shape.kv_heads_by_layer)
 
 
-def cache_bytes(shape: ModelShape, use: Use, cells: int = 1, *, windows: bool = False) -> int:
-    """Keys and values of all requests. ``cells``: the context is rounded up to a multiple of it. ``windows``: layers
-    with a sliding window keep only what they see and one chunk more; foredraft's engines keep all, because a rejected
-    draft must be taken back from every layer."""
+def cache_bytes(shape: ModelShape, use: Use, cells: int = 1) -> int:
+    """Keys and values of all requests. ``cells``: the context is rounded up to a multiple of it."""
     whole = -(-use.context // cells) * cells
     one = row_bytes(use.kv_type, shape.head_size_k) + row_bytes(use.kv_type, shape.head_size_v)
-    seen = shape.windows if windows and shape.windows else (None,) * shape.layers
+    seen = shape.windows if use.windows and shape.windows else (None,) * shape.layers
     kept = (min(whole, -(-(window + use.chunk) // cells) * cells) if window else whole for window in seen)
     heads = shape.kv_heads_by_layer
     return use.sequences * sum(count * one * cells_of for count, cells_of in zip(heads, kept, strict=True))
@@ -93,8 +94,12 @@ def model_lines(shape: ModelShape, use: Use, runtime: Runtime, part: str) -> Ite
 
 
 def _weights(shape: ModelShape, runtime: Runtime, part: str) -> Line:
-    types = ", ".join(f"{name} {nbytes / (1 << 20):.0f} MiB" for name, nbytes in shape.quantization.items())
-    formula = f"tensor by tensor: {types}" if types else "size of the program"
+    listed = [f"{name} {size(nbytes)}" for name, nbytes in shape.quantization.items() if nbytes >= 1 << 19]
+    formula = f"tensor by tensor: {', '.join(listed)}"
+    if shape.source == "export":
+        formula = "size of the program"
+    elif shape.source == "description" and len(shape.quantization) == 1:
+        formula = f"{shape.parameters} parameters as {next(iter(shape.quantization))}"
     source = {"gguf": "header of the file", "export": "manifest of the export", "safetensors": "headers of the files"}
     return Line(
         part, "weights", shape.weight_bytes, runtime.weights, formula, source.get(shape.source, "the description given")
@@ -110,6 +115,7 @@ def _cache(shape: ModelShape, use: Use, runtime: Runtime, part: str) -> Line:
     )
     sizes = f"({shape.head_size_k} + {shape.head_size_v})"
     several = f" × {use.sequences} requests" if use.sequences > 1 else ""
+    several += ", layers with a window less" if use.windows and any(shape.windows) else ""
     formula = f"{layers} × {sizes} × {cells} tokens{several} as {use.kv_type}; drafted tokens lie in the same cells"
     source = "every token keeps one key and one value for each KV head of each layer (arXiv 2305.13245, section 2)"
     if runtime.name == "executorch":  # a column of ones beside the values, see docs/design/mobile-engine.md
@@ -122,12 +128,12 @@ def _llama_buffers(shape: ModelShape, use: Use, part: str) -> Iterator[Line]:
     32768 and chunks of 64 to 512: within 5 MiB of each, most within 1."""
     chunk, hidden, inner = min(use.chunk, use.context), shape.embedding_length, shape.feed_forward_length
     vocab, cells = shape.vocab_size, -(-use.context // 256) * 256
-    masks = 2 * chunk * cells * (2 if any(shape.windows) else 1)
-    layer = 4 * chunk * (3 * inner + 4 * hidden) + masks
+    masks = 0 if not any(shape.kv_heads_by_layer) else 2 if any(shape.windows) else 1
+    layer = 4 * chunk * (3 * inner + 4 * hidden) + 2 * masks * chunk * cells
     head = 4 * (use.rows * vocab + (chunk + use.rows) * hidden)
     formula = (
-        f"a layer's 4 bytes × {chunk} × (3 × {inner} + 4 × {hidden}) + 2 bytes × {chunk} × {cells} (mask), or the "
-        f"output's 4 bytes × {use.rows} × {vocab}, whichever is larger"
+        f"a layer's 4 bytes × {chunk} × (3 × {inner} + 4 × {hidden}) + {masks} masks of 2 bytes × {chunk} × {cells},"
+        f" or the output's 4 bytes × {use.rows} × {vocab}, whichever is larger"
     )
     source = "measured: fitted to llama.cpp's reported compute buffers (docs/benchmarks.md, Memory)"
     yield Line(part, "compute buffer", max(layer, head), DIRTY, formula, source)
@@ -149,8 +155,10 @@ def _executorch_buffers(shape: ModelShape, use: Use, part: str) -> Iterator[Line
     yield Line(
         part, "logits", 4 * use.rows * shape.vocab_size, DIRTY, rows, "what a pass returns, kept for the sampler"
     )
-    source = "measured: XNNPACK and arrays of a pass (docs/benchmarks.md, Memory)"
-    yield Line(part, "scratch", 400_000 * use.chunk, DIRTY, f"{use.chunk} positions × 0.4 MB", source)
+    formula = f"{use.chunk} positions × (0.38 MiB + 4 bytes × {shape.heads} heads × {use.context} tokens)"
+    scratch = use.chunk * (400_000 + 4 * shape.heads * use.context)
+    source = "measured: XNNPACK, its attention and arrays of a pass (docs/benchmarks.md, Memory)"
+    yield Line(part, "scratch", scratch, DIRTY, formula, source)
 
 
 def _states(shape: ModelShape, use: Use, part: str) -> Line:

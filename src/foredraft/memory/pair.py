@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foredraft.memory.lines import DIRTY, Line, Plan, size
+from foredraft.memory.lines import DIRTY, Line, Plan
 from foredraft.memory.model import Use, model_lines
 from foredraft.memory.runtimes import Runtime
 from foredraft.modelfile import ModelShape
@@ -30,12 +30,8 @@ def plan_memory(target: Member, drafts: Sequence[Member] = (), reserve: int = 0)
     bases: dict[str, Line] = {}
     for member in (target, *drafts):
         runtime = member.runtime
-        bases[runtime.name] = Line(
-            "app", f"runtime ({runtime.name})", runtime.base, DIRTY, size(runtime.base), runtime.source
-        )
+        bases[runtime.name] = Line("app", f"runtime ({runtime.name})", runtime.base, DIRTY, "libraries", runtime.source)
     lines += bases.values()
     if reserve:
-        lines.append(
-            Line("app", "rest of the app", reserve, DIRTY, size(reserve), "as given, or a guess; see --reserve")
-        )
+        lines.append(Line("app", "rest of the app", reserve, DIRTY, "set aside", "as given, or a guess; see --reserve"))
     return Plan(tuple(line for line in lines if line.nbytes))

@@ -17,15 +17,14 @@ _MIB = 1 << 20
 class Runtime:
     """``weights``: mapped from the file, or dirty because they are packed into memory of their own. ``kv_types``: types
     of cached keys and values, the default first. ``cells``: caches are rounded up to multiples of so many tokens.
-    ``chunk``: tokens of a prompt in one pass; ``rows``: most positions scored in one pass. ``base``: bytes of the
-    process before a model is loaded; ``per_token``: bytes for each token of the vocabulary; ``source`` of these."""
+    ``chunk``: tokens of a prompt in one pass, by default. ``base``: bytes of the process before a model is loaded;
+    ``per_token``: bytes for each token of the vocabulary; ``source`` of these."""
 
     name: str
     weights: str
     kv_types: tuple[str, ...]
     cells: int
     chunk: int
-    rows: int
     base: int
     per_token: int
     source: str
@@ -37,7 +36,6 @@ _LLAMA = Runtime(
     ("f16", "q8_0", "q4_0", "q5_1", "f32"),
     256,
     512,
-    64,
     8 * _MIB,
     400,
     "measured: libraries of llama-cpp-python 0.3.36, and its tables for vocabularies of 49152 and 151936 tokens",
@@ -48,7 +46,6 @@ _EXECUTORCH = Runtime(
     ("f32",),
     64,
     64,
-    32,
     16 * _MIB,
     1000,
     "measured: tokenizers 0.22 with vocabularies of 49152 and 151936 tokens; the libraries of a phone's build: a guess",
@@ -60,7 +57,7 @@ _SOURCE = "measured: Python and numpy 44 MiB, torch 2.13 and executorch 1.5.1 18
 HERE = {
     "llama_cpp": replace(_LLAMA, base=52 * _MIB, source=_LLAMA.source + "; Python and numpy 44 MiB"),
     "executorch": replace(_EXECUTORCH, base=_TORCH, source=_SOURCE),
-    "pytorch": replace(_EXECUTORCH, name="pytorch", base=_TORCH, chunk=512, rows=64, source=_SOURCE),
+    "pytorch": replace(_EXECUTORCH, name="pytorch", base=_TORCH, chunk=512, source=_SOURCE),
 }
 """Inside foredraft's own process."""
 RUNTIMES = tuple(APP)

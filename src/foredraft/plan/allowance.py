@@ -15,6 +15,7 @@ SHARES = {"Android": 0.5, "iOS": 0.6, "iPadOS": 0.6}
 about 4 GB free, and a 4-bit 7B was ended (pytorch/executorch#3599); other reports (#5582, alibaba/MNN#4435) agree. iOS:
 4.8 GB of weights brought an 8 GiB iPhone to its knees (sawfwair/mere-run#331), 4.2 of 6 GiB were to be had
 (pocketpal-ai#651)."""
+LIMIT, SHARE = "limit of one app", "share of the memory"
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 24)
 _GIB = 1 << 30
 
@@ -33,13 +34,14 @@ class Bound:
 class Allowance:
     """The bounds of a device; none where nothing is known of its memory. ``system``, ``memory`` (all of it, in bytes):
     None = not said. ``entitled``: the same with Apple's increased-memory-limit, where that is known and not asked
-    for."""
+    for. ``mapped_free``: pages that are mapped from files do not count."""
 
     device: str
     bounds: tuple[Bound, ...]
     system: str | None = None
     memory: int | None = None
     entitled: Allowance | None = None
+    mapped_free: bool = False
 
     @property
     def binding(self) -> Bound | None:
@@ -47,8 +49,10 @@ class Allowance:
         return min(self.bounds, key=lambda bound: bound.nbytes, default=None)
 
     def needs(self, nbytes: int) -> int | None:
-        """The memory in GiB of the smallest usual device of this system that would hold ``nbytes`` if nothing but its
-        memory mattered; None if this one has as much, or none has enough."""
+        """The memory in GiB of the smallest usual device of this system that would hold ``nbytes``; None if something
+        else than memory limits this one, if it has as much, or none has enough."""
+        if any(bound.nbytes < nbytes and bound.name != SHARE for bound in self.bounds):
+            return None
         share = SHARES.get(self.system or "", min(SHARES.values()))
         enough = next((memory for memory in _SIZES if memory * _GIB * share >= nbytes), None)
         return enough if enough is not None and enough * _GIB > (self.memory or 0) else None
@@ -66,10 +70,10 @@ def allowance(known: Catalogue, phone: Phone, *, entitlement: bool, system: str 
     limit = _limit(known, phone, entitlement=entitlement, system=system)
     if limit is not None:
         bounds.append(limit)
-    share, memory = SHARES.get(phone.system or ""), phone.memory
-    if memory is not None and share is not None:
+    share, memory = SHARES.get(phone.system or "", min(SHARES.values())), phone.memory
+    if memory is not None:
         origin = f"{share:.0%} of {size(memory.value)}, a judgement; memory: {memory.mark}, {memory.source}"
-        bounds.append(Bound("share of the memory", int(share * memory.value), origin, guess=True))
+        bounds.append(Bound(SHARE, int(share * memory.value), origin, guess=True))
     entitled = None
     if limit is not None and not entitlement and _limit(known, phone, entitlement=True, system=system) is not None:
         entitled = allowance(known, phone, entitlement=True, system=system)
@@ -81,7 +85,10 @@ def _limit(known: Catalogue, phone: Phone, *, entitlement: bool, system: str | N
     rows = known.limits_of(phone, entitlement=entitlement, system=system)
     own = [row for row in rows if row not in catalogue().limits]
     if rows:
-        return _bound("limit of one app", own or rows)
+        return _bound(own or rows)
+    rows = known.limits_of(phone, entitlement=entitlement)
+    if rows:  # seen under another version of the system, which tells more than another phone does
+        return _bound(rows, guess=True)
     if phone.memory is None or phone.system not in ("iOS", "iPadOS"):
         return None
     like = [
@@ -94,12 +101,12 @@ def _limit(known: Catalogue, phone: Phone, *, entitlement: bool, system: str | N
         return None
     memory = {other.name: other.memory.value for other in known.phones if other.memory is not None}
     largest = max(memory[row.device] for row in like)
-    return _bound("limit of one app", [row for row in like if memory[row.device] == largest], guess=True)
+    return _bound([row for row in like if memory[row.device] == largest], guess=True)
 
 
-def _bound(name: str, rows: Sequence[Limit], *, guess: bool = False) -> Bound:
+def _bound(rows: Sequence[Limit], *, guess: bool = False) -> Bound:
     row = min(rows, key=lambda row: row.bytes)
     where = f"as on {row.device}, " if guess else ""
     with_it = "" if row.entitlement is None else ", with the entitlement" if row.entitlement else ", no entitlement"
     versions = f", {row.system_from} to {row.system_to}" if row.system_from else ""
-    return Bound(name, row.bytes, f"{where}{row.mark}, {row.source}, {row.date}{with_it}{versions}", guess)
+    return Bound(LIMIT, row.bytes, f"{where}{row.mark}, {row.source}, {row.date}{with_it}{versions}", guess)

@@ -7,17 +7,18 @@ import csv
 import io
 import json
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foredraft.errors import ForedraftError, InvalidValue
+from foredraft.errors import InvalidValue, UsageError
 from foredraft.plan.planner import Planned
 
-_MOST_BYTES, _MOST_ROWS = 1 << 20, 10_000
+_MOST_BYTES, _MOST_ROWS, _MOST_SHARE = 1 << 20, 10_000, 1e12
 
 
-class FleetError(ForedraftError):
+class FleetError(UsageError):
     """A fleet file that cannot be used."""
 
 
@@ -44,6 +45,8 @@ def read_fleet(path: Path) -> Fleet:
     """The fleet in a CSV file with the columns device and share, or in a JSON list of such objects or of pairs. Shares
     may be counts or percentages: they are divided by their sum. FleetError, one line, naming the row."""
     try:
+        if not path.is_file():
+            raise FleetError(f"{path}: {'is no file' if path.exists() else 'no such file'}; give CSV or JSON")
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode("utf-8-sig")
@@ -105,10 +108,10 @@ def _fleet(path: Path, rows: Sequence[tuple[object, object]]) -> Fleet:
 def _share(path: Path, number: int, share: object) -> float:
     try:
         value = float(share.strip().removesuffix("%")) if isinstance(share, str) else float(share)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if isinstance(share, bool) or not 0 <= value < math.inf:
-        raise FleetError(f"{path}: row {number} has the share {share!r:.60}; allowed: a number from 0 on")
+    if isinstance(share, bool) or not 0 <= value <= _MOST_SHARE:
+        raise FleetError(f"{path}: row {number} has the share {reprlib.repr(share)}; allowed: a number from 0 to 1e12")
     return value
 
 

@@ -48,19 +48,19 @@ def check_memory(setup: Setup, free: int | None = None) -> str | None:
     needed = plan(target, largest, setting)
     if needed.dirty <= free:
         return None if needed.total <= free else _slow(needed.total, free)
-    found = plan_device(
-        Question(target, (largest,), setting), given_allowance("this machine", free + needed.mapped), None
-    )
-    fixes = [f"{change.words}{_option(change.words)}" for change in found.changes if "head" not in change.words]
+    allowed = replace(given_allowance("this machine", free), mapped_free=True)
+    found = plan_device(Question(target, (largest,), setting), allowed, None)
+    fixes = [f"{change.words}{option}" for change in found.changes if (option := _option(change.words))]
     fix = "; or ".join(fixes[:3]) or "a smaller model, or a machine with more memory"
     beside = "" if largest.shape is None else f" with {', '.join(each.name for each in drafts)}"
     raise ShortOfMemoryError(
-        f"{setup.target.name}{beside} needs about {size(needed.dirty)} of memory beside its mapped files, {size(free)} "
-        f"are free; what would do: {fix} ({OVERRIDE}=1 tries it all the same)"
+        f"{setup.target.name}{beside} needs about {size(needed.dirty)} of memory of its own, "
+        f"{size(needed.dirty - free)} more than are free; what would do: {fix} ({OVERRIDE}=1 tries it all the same)"
     )
 
 
 def _option(words: str) -> str:
+    """The option behind a change; none for what foredraft cannot do here."""
     option = next((option for start, option in _OPTIONS.items() if words.startswith(start)), None)
     return "" if option is None else f" ({option})"
 
@@ -74,11 +74,21 @@ def _shape(path: Path, name: str) -> ModelShape:
     """The pytorch engine holds weights in float32, whatever the file has."""
     shape = read_shape(str(path))
     chosen = engine_name(path) if name == AUTO else name
-    return replace(shape, weight_bytes=4 * shape.parameters) if chosen == "pytorch" and shape.parameters else shape
+    if chosen != "pytorch":
+        return shape
+    return replace(shape, weight_bytes=4 * shape.parameters or shape.weight_bytes, source="safetensors")
 
 
 def _setting(setup: Setup, target: ModelShape) -> Setting:
-    name = engine_name(setup.target) if setup.engine_name == AUTO else setup.engine_name
-    context = setup.engine.context or min(target.context_length or _CONTEXT, _CONTEXT)
-    kv_type = setup.engine.kv_type if name == "llama_cpp" else "f32"
-    return Setting(context, name, kv_type, rows=setup.engine.lines, reserve=0, here=True)
+    asked, most = setup.engine.context, target.context_length or _CONTEXT
+    context = min(asked, most) if asked and target.source == "export" else asked or min(most, _CONTEXT)
+    kv_type = setup.engine.kv_type if target.source == "gguf" else "f32"
+    return Setting(
+        context,
+        kv_type=kv_type,
+        draft_kv_type=setup.engine.kv_type,
+        rows=setup.engine.lines,
+        reserve=0,
+        draft_context=setup.draft_context or None,
+        here=True,
+    )

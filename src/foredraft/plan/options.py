@@ -9,7 +9,7 @@ from foredraft.modelfile import ModelShape
 
 RESERVE = 256 << 20
 """Bytes for the rest of the app where nothing is said: a guess."""
-_HEAD_ROWS = 32_000
+_HEAD_ROWS, _BITS = 32_000, 4.5
 NGRAM, NONE, HEAD = "ngram", "none", "shared-weight head"
 
 
@@ -17,8 +17,8 @@ NGRAM, NONE, HEAD = "ngram", "none", "shared-weight head"
 class Setting:
     """``context``: tokens of a request, prompt and answer; ``kv_type``, ``draft_kv_type`` (None: the same): of cached
     keys and values; ``sequences``: requests at the same time; ``rows``: positions verified at once; ``chunk``: tokens
-    of a prompt in one pass; ``reserve``: bytes for the rest of the app. ``here``: as foredraft's own process runs
-    it."""
+    of a prompt in one pass (None: the runtime's usual number); ``reserve``: bytes for the rest of the app.
+    ``draft_context`` (None: the same); ``windows``: see ``Use``. ``here``: as foredraft's own process runs it."""
 
     context: int
     runtime: str = "llama_cpp"
@@ -26,14 +26,17 @@ class Setting:
     draft_kv_type: str | None = None
     sequences: int = 1
     rows: int = 16
-    chunk: int = 512
+    chunk: int | None = None
     reserve: int = RESERVE
+    draft_context: int | None = None
+    windows: bool = False
     here: bool = False
 
     def use(self, shape: ModelShape) -> Use:
         """How the target is used; a program has its own bounds."""
-        chunk, rows = shape.pass_width or self.chunk, shape.pass_rows or self.rows
-        return Use(self.context, self.kv_type, self.sequences, chunk, rows)
+        chunk = shape.pass_width or self.chunk or _runtime(shape, self).chunk
+        rows = shape.pass_rows or self.rows
+        return Use(self.context, self.kv_type, self.sequences, chunk, rows, self.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Candidate:
     def head(target: ModelShape) -> Candidate:
         """A head for ``target``, of the usual size, that scores the 32000 most useful tokens (arXiv 2503.01840 and
         2502.14856 restrict the draft's vocabulary so)."""
-        matrix = target.output_bytes or target.embedding_bytes
+        matrix = (
+            target.output_bytes or target.embedding_bytes or target.vocab_size * target.embedding_length * _BITS / 8
+        )
         return Candidate(HEAD, head_shape(target), int(matrix * min(1.0, _HEAD_ROWS / target.vocab_size)))
 
 
@@ -73,12 +78,17 @@ def _draft(candidate: Candidate, shape: ModelShape, use: Use, setting: Setting) 
     mine = draft_use(use, kind if kind in runtime.kv_types else runtime.kv_types[0])
     if shape.pass_width:
         mine = replace(mine, chunk=shape.pass_width, rows=shape.pass_rows or mine.rows)
+    elif setting.here:  # foredraft's own engines treat both alike
+        mine = replace(mine, chunk=runtime.chunk, rows=setting.rows)
+    if setting.draft_context:
+        mine = replace(mine, context=setting.draft_context)
     return Member(shape, mine, replace(runtime, per_token=0) if candidate.name == HEAD else runtime)
 
 
 def _runtime(shape: ModelShape, setting: Setting) -> Runtime:
-    """An export runs in ExecuTorch, and here a GGUF file in llama.cpp, whatever runs the other model."""
-    name = "executorch" if shape.source == "export" else setting.runtime
-    if setting.here and shape.source == "gguf":
-        name = "llama_cpp"
-    return runtime_for(name, here=setting.here)
+    """An export runs in ExecuTorch, and here a GGUF file in llama.cpp and any other in torch, whatever runs the other
+    model."""
+    if setting.here:
+        names = {"export": "executorch", "gguf": "llama_cpp"}
+        return runtime_for(names.get(shape.source, "pytorch"), here=True)
+    return runtime_for("executorch" if shape.source == "export" else setting.runtime)

@@ -4,10 +4,11 @@ to change if it does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from foredraft.devices.device import Device
+from foredraft.errors import UnknownName
 from foredraft.memory import RUNTIMES, Plan, runtime_for, size
 from foredraft.modelfile import ModelShape
 from foredraft.plan.allowance import Allowance, Bound
@@ -17,6 +18,9 @@ from foredraft.plan.options import NGRAM, NONE, Candidate, Setting, plan
 LEAST_CONTEXT = 512
 """No shorter context is proposed."""
 _STEP = 256
+_LEAST_CHUNK, _LEAST_WIDTH = 64, 4
+_PADDING = 128
+"""Vocabularies of one family differ by no more (llama.cpp's rule for pairs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,14 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A draft in its plan. ``room``: bytes left below the binding bound (negative: missing), None if nothing is known
-    of the device's memory. ``forecast`` None: nothing is known of its speed."""
+    of the device's memory. ``forecast`` None: nothing is known of its speed. ``flaw``: why it cannot draft for this
+    target, in words."""
 
     candidate: Candidate
     plan: Plan
     room: int | None
     forecast: Forecast | None
+    flaw: str | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -84,13 +90,17 @@ class Planned:
     @property
     def largest(self) -> Choice | None:
         """The largest draft model that fits."""
-        fitting = [each for each in self.choices if each.fits and each.candidate.shape is not None]
+        fitting = [each for each in self.choices if each.fits and each.candidate.shape is not None and not each.flaw]
         return max(fitting, key=lambda each: each.candidate.nbytes, default=None)
 
     @property
     def recommended(self) -> Choice | None:
         """The fastest that fits, no draft if none is known to pay; None where no speed is known or nothing fits."""
-        known = [each for each in self.choices if each.fits and each.forecast is not None and each.forecast.known]
+        known = [
+            each
+            for each in self.choices
+            if each.fits and not each.flaw and each.forecast is not None and each.forecast.known
+        ]
         return max(known, key=lambda each: each.forecast.speedup if each.forecast else 0.0, default=None)
 
 
@@ -123,9 +133,18 @@ class _World:
         """The candidate's plan, under another setting if one is given."""
         made = plan(self.question.target, candidate, setting or self.question.setting)
         bound = self.allowed.binding
-        room = None if bound is None else bound.nbytes - made.total
-        speed = None if self.device is None else forecast(self.device, candidate, self.question.alphas)
-        return Choice(candidate, made, room, speed)
+        counted = made.dirty if self.allowed.mapped_free else made.total
+        room = None if bound is None else bound.nbytes - counted
+        return Choice(candidate, made, room, self.forecast(candidate), flaw(self.question.target, candidate))
+
+    def forecast(self, candidate: Candidate) -> Forecast | None:
+        """None where the device, or what the draft costs on it, is not known."""
+        if self.device is None:
+            return None
+        try:
+            return forecast(self.device, candidate, self.question.alphas)
+        except UnknownName:
+            return None
 
     def changes(self) -> Iterator[Change]:
         """All single changes, in the order in which they hurt least where no speed is known."""
@@ -162,7 +181,11 @@ class _World:
 
     def smaller(self, asked: Candidate) -> list[Candidate]:
         """Smaller draft models of the question, the largest first."""
-        others = [each for each in self.question.drafts[1:] if each.shape is not None and each.nbytes < asked.nbytes]
+        others = [
+            each
+            for each in self.question.drafts[1:]
+            if each.shape is not None and each.nbytes < asked.nbytes and flaw(self.question.target, each) is None
+        ]
         return sorted(others, key=lambda each: -each.nbytes)
 
     def head(self) -> Candidate:
@@ -181,34 +204,55 @@ class _World:
         return found
 
     def together(self) -> Iterator[Change]:
-        """Changes one after the other until the plan fits; if it never does, all of them: the target is too large."""
-        candidate, setting = self.question.drafts[0], self.question.setting
-        for words, changed in reversed(list(self.settings())[-1:]):
-            setting = changed
-            yield Change(words, self.choice(candidate, setting))
-        if candidate.shape is not None:
-            candidate = Candidate(NGRAM)
-            change = Change("copies from the text (n-gram) instead of a draft model", self.choice(candidate, setting))
+        """Changes one on top of the other until the plan fits; if it never does, all of them."""
+        world = self
+        if self.allowed.entitled is not None:
+            world = replace(self, allowed=self.allowed.entitled)
+            yield Change("Apple's increased-memory-limit entitlement", world.choice(self.question.drafts[0]))
+        for words, candidate, setting in self.steps():
+            change = Change(words, world.choice(candidate, setting))
             yield change
             if change.choice.fits:
                 return
-        context = self.context(candidate, setting) or min(setting.context, LEAST_CONTEXT)
-        if context < setting.context:
-            words = f"a context of {context} tokens instead of {setting.context}"
-            yield Change(words, self.choice(candidate, replace(setting, context=context)))
+            context = world.context(candidate, setting)
+            if context is not None:
+                shorter = f"a context of {context} tokens instead of {setting.context}"
+                yield Change(shorter, world.choice(candidate, replace(setting, context=context)))
+                return
+
+    def steps(self) -> Iterator[tuple[str, Candidate, Setting]]:
+        """What is changed after the entitlement, in order; the context is tried after every one of them."""
+        candidate, setting = self.question.drafts[0], self.question.setting
+        for words, changed in list(self.settings())[-1:]:
+            setting = changed
+            yield words, candidate, setting
+        for other in self.smaller(candidate)[-1:]:
+            candidate = other
+            yield f"{other.name} as the draft", candidate, setting
+        if candidate.shape is not None:
+            candidate = Candidate(NGRAM)
+            yield "copies from the text (n-gram) instead of a draft model", candidate, setting
+        if setting.use(self.question.target).chunk > _LEAST_CHUNK and not self.question.target.pass_width:
+            setting = replace(setting, chunk=_LEAST_CHUNK)
+            yield f"prompts in chunks of {_LEAST_CHUNK} tokens", candidate, setting
+        if setting.rows > _LEAST_WIDTH and not self.question.target.pass_rows:
+            setting = replace(setting, rows=_LEAST_WIDTH)
+            yield f"{_LEAST_WIDTH} positions verified at once", candidate, setting
+        if setting.sequences > 1:
+            setting = replace(setting, sequences=1)
+            yield "one request at a time", candidate, setting
+        setting = replace(setting, context=min(setting.context, LEAST_CONTEXT))
+        yield f"a context of {setting.context} tokens", candidate, setting
 
 
 def _smaller_types(setting: Setting) -> dict[str, str]:
-    """Type -> the next smaller one worth having; halves of f16 lose next to nothing, 4 bits do."""
+    """Type -> the next smaller one worth having; half of f16 loses next to nothing, 4 bits do."""
     known = runtime_for(setting.runtime, here=setting.here).kv_types
     return {kind: "q8_0" for kind in ("f32", "f16") if "q8_0" in known and kind in known}
 
 
 def sentence(planned: Planned) -> str:
-    """The answer in one line.
-
-    What fits by how much, or what is missing and which bound says so.
-    """
+    """What fits by how much, or what is missing and which bound says so, in one line."""
     asked, bound = planned.asked, planned.binding
     if bound is None or asked.room is None:
         return f"{planned.allowance.device}: its memory is not known; give --available, or a device file"
@@ -219,12 +263,26 @@ def sentence(planned: Planned) -> str:
     return f"does not fit: {size(-asked.room)} more than {size(bound.nbytes)} ({bound.name}{guess}){needs}"
 
 
-def check_context(shapes: Sequence[ModelShape], context: int) -> str | None:
-    """A warning if a model was not made for so long a context."""
-    for shape in shapes:
+def flaw(target: ModelShape, candidate: Candidate) -> str | None:
+    """Why a draft cannot guess for ``target``: its words are others. None if nothing speaks against it, which
+    `foredraft pair-check` looks at in full."""
+    shape = candidate.shape
+    if shape is None or abs(shape.vocab_size - target.vocab_size) <= _PADDING:
+        return None
+    return f"{candidate.name} has {shape.vocab_size} tokens, the target {target.vocab_size}: it cannot draft for it"
+
+
+def warnings(question: Question) -> list[str]:
+    """What a plan cannot know, or what will not work, in one sentence each."""
+    found, context = [], question.setting.context
+    shapes = [(question.target.name, question.target)]
+    shapes += [(each.name, each.shape) for each in question.drafts if each.shape is not None]
+    for name, shape in shapes:
         if shape.context_length and context > shape.context_length:
-            return f"{shape.name} was made for {shape.context_length} tokens of context, not {context}"
-    return None
+            found.append(f"{name} was made for {shape.context_length} tokens of context, not {context}")
+        if shape.recurrent and shape.state_bytes is None:
+            found.append(f"{name} keeps a state of a kind whose size is not known here; it is not counted")
+    return found + list(filter(None, (flaw(question.target, each) for each in question.drafts)))
 
 
 __all__ = [
@@ -234,7 +292,8 @@ __all__ = [
     "Choice",
     "Planned",
     "Question",
-    "check_context",
+    "flaw",
     "plan_device",
     "sentence",
+    "warnings",
 ]

@@ -26,6 +26,8 @@ def read_summary(path: Path) -> Summary:
     """The summary in a file, or in `profile.json` of a directory; ProfileError, one line, if it is none."""
     file = path / "profile.json" if path.is_dir() else path
     try:
+        if file.exists() and not file.is_file():
+            raise ProfileError(f"{file}: is no file; give a profile.json of `foredraft profile`, or its directory")
         document = json.loads(file.read_text("utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise ProfileError(f"{file}: no such file; `foredraft profile -o DIR` writes DIR/profile.json") from None
