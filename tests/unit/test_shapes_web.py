@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NoReturn
@@ -163,7 +165,31 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        assert "no answer within" in refused(f"http://127.0.0.1:{silent.getsockname()[1]}/a.gguf")
+        assert "no whole answer within" in refused(f"http://127.0.0.1:{silent.getsockname()[1]}/a.gguf")
+
+
+def test_a_server_that_drips_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "TIMEOUT", 0.4)
+    ended = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            for letter in itertools.cycle(b"HTTP/1.1 200 OK\r\nX: yyyy"):
+                if ended.wait(0.05):
+                    return
+                connection.sendall(bytes([letter]))
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        try:
+            assert "no whole answer within" in refused(f"http://127.0.0.1:{server.getsockname()[1]}/a.gguf")
+        finally:
+            ended.set()
+            thread.join()
 
 
 def test_a_server_that_takes_forever(site: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:

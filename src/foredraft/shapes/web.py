@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, NoReturn, Protocol, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -107,7 +109,7 @@ def fetch(url: str, first: int, last: int) -> Answer:
     request = Request(checked(url), headers={"Range": f"bytes={first}-{last}", **_HEADERS})  # noqa: S310  checked
     _authorise(request)
     try:
-        response = build_opener(_Redirects).open(request, timeout=TIMEOUT)
+        response = _opened(request)
     except HTTPError as error:
         error.close()
         refuse(shown(url), _meaning(error.code))
@@ -119,6 +121,27 @@ def fetch(url: str, first: int, last: int) -> Answer:
     length = response.headers.get("Content-Length", "")
     total = int(length) if re.fullmatch("[0-9]{1,18}", length) else None
     return Answer(body, 0, total, total)
+
+
+def _opened(request: Request) -> HTTPResponse:
+    """The answer, once its header is there. urllib bounds the wait for each byte only, so a server that sends its
+    header drop by drop could hold up the caller for ever: the wait as a whole is bounded here."""
+    found = SimpleQueue[HTTPResponse | Exception]()
+
+    def ask() -> None:
+        try:
+            found.put(build_opener(_Redirects).open(request, timeout=TIMEOUT))
+        except Exception as error:  # noqa: BLE001  raised again where somebody waits
+            found.put(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        answer = found.get(timeout=1.25 * TIMEOUT)
+    except Empty:
+        raise TimeoutError from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _ranged(url: str, body: _Body, header: str) -> Answer:
@@ -178,7 +201,7 @@ def _reason(error: Exception) -> str:
     """Why there was no answer."""
     inner = error.reason if isinstance(error, URLError) else error
     if isinstance(inner, TimeoutError):
-        return f"no answer within {TIMEOUT:.0f} s; check the network and try again"
+        return f"no whole answer within {TIMEOUT:.0f} s; check the network and try again"
     if isinstance(inner, socket.gaierror):
         return "its host is not found; check the address and the network"
     if isinstance(inner, ssl.SSLError):
