@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -370,3 +371,22 @@ def _ask_everything(found: Catalogue) -> None:
         assert all(row.device == phone.name for row in found.speeds_of(phone))
     with pytest.raises(UnknownName):
         found.phone("no such thing at all")
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"phones": [{"name": "A", "memory": {"value": 8}}]}, "the memory of A is 8; give bytes: 8589934592 for 8 GiB"),
+        ({"phones": [{"name": "A", "bandwidth": {"value": 51.2}}]}, "the bandwidth of A is 51.2; give bytes/s: 51.2e9"),
+        ({"chips": [{"name": "C", "bandwidth": {"value": 51.2}}]}, "the bandwidth of C is 51.2"),
+        ({"limits": [{"device": "Pixel 8", "bytes": 3376, "mark": "measured", "source": "s", "date": "2026"}]}, "3376"),
+    ],
+)
+def test_gigabytes_are_not_taken_for_bytes(tmp_path: Path, part: dict[str, Any], message: str) -> None:
+    for thing in (*part.get("phones", ()), *part.get("chips", ())):
+        for fact in (value for value in thing.values() if isinstance(value, dict)):
+            fact |= {"mark": "measured", "source": "s", "date": "2026"}
+    path = tmp_path / "devices.json"
+    path.write_text(json.dumps({"format": "foredraft-devices", "schema": 1, **part}))
+    with pytest.raises(ProfileError, match=re.escape(message)):
+        catalogue(path)

@@ -10,21 +10,19 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from datetime import date
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from foredraft.devices.phone_checks import check_keys, check_units, check_values, read_version
 from foredraft.errors import InvalidValue, ProfileError, UnknownName
 from foredraft.records import DamagedRecord, record, shown
 
 FORMAT = "foredraft-devices"
 SCHEMA = 1
 _MAX_BYTES = 1 << 20
-_LEAST_BANDWIDTH, _LEAST_MEMORY = 1e9, 256 << 20
-"""Less than any phone has: bytes/s, bytes."""
 _MAKERS = ("apple", "google", "samsung", "qualcomm", "mediatek")
 """Makers that people may or may not write before a name."""
 
@@ -197,7 +195,7 @@ class Catalogue:
     def limits_of(self, phone: Phone, *, entitlement: bool, system: str | None = None) -> list[Limit]:
         """What one app could use on ``phone``, a user's own rows first: those seen with (or without) the entitlement or
         that do not say, and at the version ``system`` ("26.1"; None: any). Empty: nobody says."""
-        version = None if system is None else _version(system)
+        version = None if system is None else read_version(system)
         if version == ():
             raise InvalidValue("system version", system, "numbers with dots, such as 26.1")
         rows = [row for row in self.limits if row.device == phone.name and row.entitlement in (entitlement, None)]
@@ -256,9 +254,9 @@ def _parsed(text: str) -> DeviceFile:
     if type(schema) is not int or schema != SCHEMA:
         raise DamagedRecord(f"schema version is {shown(schema)}; this foredraft reads {SCHEMA}")
     found = record(DeviceFile, data)
-    _check_keys(data, asdict(found), "")
-    _check(found, "")
-    _check_units(found)
+    check_keys(data, asdict(found), "")
+    check_values(found, "", _CHOICES)
+    check_units(found)
     return found
 
 
@@ -319,89 +317,11 @@ def _key(name: str) -> str:
     return " ".join(words[1:] if words[:1] and words[0] in _MAKERS and len(words) > 1 else words)
 
 
-# --- checks ------------------------------------------------------------------------------------------------
-
-
-def _check_keys(data: Any, read: Any, where: str) -> None:
-    """A misspelt key would be passed over in silence: ``data`` may have no keys that what was ``read`` has not."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if key not in read:
-                near = difflib.get_close_matches(key, read, 1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise DamagedRecord(f"{where or 'it'} has the unknown key {shown(key)}; {hint}known: {', '.join(read)}")
-            _check_keys(value, read[key], f"{where}.{key}" if where else key)
-    elif isinstance(data, list):
-        for index, (value, inner) in enumerate(zip(data, read, strict=True)):
-            _check_keys(value, inner, f"{where}[{index}]")
-
-
-def _check(item: Any, where: str) -> None:
-    """What types do not show: no number is 0, every source is named, dates, versions and words of a choice are such."""
-    for part in fields(item):
-        value, place = getattr(item, part.name), f"{where}.{part.name}" if where else part.name
-        if isinstance(value, tuple):
-            for index, inner in enumerate(value):
-                if is_dataclass(inner):
-                    _check(inner, f"{place}[{index}]")
-                else:
-                    _check_text("alias", inner, f"{place}[{index}]")
-        elif is_dataclass(value):
-            _check(value, place)
-        elif isinstance(value, str):
-            _check_text(part.name, value, place)
-        elif type(value) in (int, float) and value <= 0:
-            raise DamagedRecord(f"{place} is {value}, not more than 0; write null for what is not known")
-
-
-def _check_units(file: DeviceFile) -> None:
-    """Sizes in gigabytes instead of bytes are the likely mistake."""
-    for thing in (*file.phones, *file.chips):
-        if thing.bandwidth is not None and thing.bandwidth.value < _LEAST_BANDWIDTH:
-            raise DamagedRecord(f"the bandwidth of {thing.name} is {thing.bandwidth.value:g}; give bytes/s: 51.2e9")
-    for phone in file.phones:
-        if phone.memory is not None and phone.memory.value < _LEAST_MEMORY:
-            raise DamagedRecord(
-                f"the memory of {phone.name} is {phone.memory.value:g}; give bytes: 8589934592 for 8 GiB"
-            )
-    for limit in file.limits:
-        if limit.bytes < _LEAST_MEMORY >> 3:
-            raise DamagedRecord(f"a limit of {limit.device} is {limit.bytes}; give bytes: 3539992576 for 3376 MiB")
-
-
-def _check_text(kind: str, text: str, place: str) -> None:
-    if not text.strip() or not text.isprintable():
-        raise DamagedRecord(f"{place} is {shown(text)}, not a text of printable characters")
-    if text not in _CHOICES.get(kind, (text,)):
-        raise DamagedRecord(f"{place} is {shown(text)}, not one of {', '.join(_CHOICES[kind])}")
-    if kind == "date" and not _is_date(text):
-        raise DamagedRecord(f"{place} is {shown(text)}, not a date such as 2026, 2026-11 or 2026-11-30")
-    if kind in ("system_from", "system_to") and not _version(text):
-        raise DamagedRecord(f"{place} is {shown(text)}, not numbers with dots, such as 26.1")
-
-
-def _is_date(text: str) -> bool:
-    if not re.fullmatch(r"\d{4}(-\d\d){0,2}", text, re.ASCII):
-        return False
-    try:
-        date.fromisoformat(f"{text}-01-01"[:10])
-    except ValueError:
-        return False
-    return True
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """ "26.1" -> (26, 1, 0, 0); () if it is none."""
-    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", text, re.ASCII):
-        return ()
-    return tuple(int(part) for part in text.split(".") + ["0"] * (3 - text.count(".")))
-
-
 def _within(row: Limit, version: tuple[int, ...]) -> bool:
     """Whether ``row`` was seen at ``version``; "26.3" as the last one includes 26.3.1."""
-    if row.system_from is not None and version < _version(row.system_from):
+    if row.system_from is not None and version < read_version(row.system_from):
         return False
     if row.system_to is None:
         return True
     parts = row.system_to.count(".") + 1
-    return version[:parts] <= _version(row.system_to)[:parts]
+    return version[:parts] <= read_version(row.system_to)[:parts]
