@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,18 @@ def _model(name: str) -> Path:
     from tests.support.models import ensure_model
 
     return ensure_model(name)
+
+
+@pytest.fixture
+def all_processors() -> Iterator[None]:
+    """For a test that needs several threads at once: without it each process of tests keeps to one processor."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    yield
+    os.sched_setaffinity(0, before)
 
 
 @pytest.fixture(scope="session")

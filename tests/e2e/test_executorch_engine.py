@@ -346,3 +346,22 @@ def test_a_restricted_program_drafts(law: SamplingParams) -> None:
         drafted, plain = pipeline.run(request), pipeline.run(request.plain)
         assert drafted.summary.ids == plain.summary.ids
         assert len(plain.summary.ids) == 80 and drafted.summary.accepted > 10
+
+
+@smol_export
+@pytest.mark.usefixtures("all_processors")
+def test_two_threads_write_the_bits_of_one(smol: ExecutorchEngine) -> None:
+    """The pool is the process's, so the threads change for one engine after the other."""
+    before, rows = smol.threads, []
+    tokens = smol.tokenizer.encode(PROMPTS[1], add_special=True, parse_special=False)
+    for threads in (1, 2, before):
+        engine = ExecutorchEngine(exported("smollm2-135m"), ExecutorchConfig(context=512, threads=threads))
+        assert engine.threads == threads
+        session = engine.open()
+        wide = read(session, tokens, len(tokens)).copy()
+        single = chain(session, [11], 1).copy()
+        rows.append((wide, single, grow(session, [12, 13, 14], [-1, 0, 0], 3).copy()))
+        session.close()
+        engine.close()
+    for others in rows[1:]:
+        assert all(np.array_equal(one, other) for one, other in zip(rows[0], others, strict=True))

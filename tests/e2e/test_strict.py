@@ -12,6 +12,7 @@ from foredraft.types import Logits
 
 LENGTH = 300
 """Behind 256 cells llama.cpp takes another path for single rows."""
+pytestmark = pytest.mark.usefixtures("all_processors")
 
 
 def scored(session: LlamaSession, tokens: list[int]) -> Logits:
