@@ -180,6 +180,13 @@ def test_the_check_can_be_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert check_memory(setup, 1) is None
 
 
+def test_a_damaged_model_is_left_to_loading(tmp_path: Path) -> None:
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
+    good = tiny_models.write_llama(tmp_path / "good.gguf")
+    for setup in (Setup(tmp_path / "damaged.gguf"), Setup(good, (tmp_path / "damaged.gguf",)), Setup(tmp_path)):
+        assert check_memory(setup, 1) is None
+
+
 def test_mapped_weights_that_do_not_stay_are_a_note(smollm2: Path) -> None:
     setup = Setup(smollm2, engine=LlamaConfig(context=512, threads=1))
     needed = plan(read_shape(str(smollm2)), Candidate(NONE), Setting(512, rows=64, reserve=0, here=True))

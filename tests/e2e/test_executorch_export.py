@@ -252,7 +252,7 @@ def test_a_parent_that_is_a_file(source: Path, outputs: Path) -> None:
 def test_too_little_memory_or_disk(source: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(resources, "available_memory", lambda: 500_000_000)
+        patch.setattr(resources, "free_memory", lambda: 500_000_000)
         with pytest.raises(ShortOfResourcesError, match=r"about 1\.0 GB of memory, 0\.5 GB are available"):
             run(source, outputs / "new" / "out", stages.append)
     with monkeypatch.context() as patch:

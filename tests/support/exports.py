@@ -95,7 +95,6 @@ def write_tiny(model: str, folder: Path) -> Path:
 
 def main(folder: Path) -> None:
     """Make what ``folder/wanted`` names, once it is there."""
-    os.nice(10)
     parent, wanted = os.getppid(), folder / WANTED
     while not wanted.exists():
         if os.getppid() != parent:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foredraft.devices.machine import free_memory
 from foredraft.engines.opening import AUTO, engine_name
-from foredraft.errors import ForedraftError
+from foredraft.errors import ForedraftError, UsageError
 from foredraft.memory import size
 from foredraft.modelfile import ModelShape
 from foredraft.pipeline import BUILT_IN, Setup
@@ -34,12 +34,12 @@ def check_memory(setup: Setup, free: int | None = None) -> str | None:
     free = free_memory() if free is None else free
     if free is None or os.environ.get(OVERRIDE) == "1":
         return None
-    target = _shape(setup.target, setup.engine_name)
-    drafts = [
-        Candidate(Path(draft).name, _shape(Path(draft), setup.draft_engine))
-        for draft in setup.drafts
-        if draft not in BUILT_IN
-    ]
+    paths = [Path(draft) for draft in setup.drafts if draft not in BUILT_IN]
+    try:
+        target = _shape(setup.target, setup.engine_name)
+        drafts = [Candidate(path.name, _shape(path, setup.draft_engine)) for path in paths]
+    except UsageError:  # loading says what is wrong with it
+        return None
     drafts.sort(key=lambda each: -each.nbytes)
     largest, others = (drafts[0], drafts[1:]) if drafts else (Candidate(NONE), [])
     setting = _setting(setup, target)
