@@ -127,6 +127,25 @@ def match_file(wanted: str, names: Iterable[str]) -> list[str]:
     return [name for name in options if name.lower().endswith(ends)]
 
 
+def choose_file(hub: HubSpec, names: Iterable[str]) -> str:
+    """The one .gguf file of a repository's ``names`` that ``hub`` means; ValueError says what is wrong, in words that
+    follow the repository's name."""
+    files = sorted(names)
+    found = match_file(hub.file, files) if hub.file else files
+    if len(found) != 1:
+        some = found or files
+        listed = ", ".join(printable(file, 100) for file in some[:12]) or "none"
+        more = f" and {len(some) - 12} more" if len(some) > 12 else ""
+        what = f"{len(found)} files match" if found else "no such .gguf file"
+        raise ValueError(f"{what}; choose with {hub.repo}:FILE from: {listed}{more}")
+    [file] = found
+    if ".." in file.split("/") or file.startswith("/") or re.search(r"[\\:\0]", file):
+        raise ValueError(f"refusing the file name {printable(file, 100)!r}; it would leave the cache")
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", file):
+        raise ValueError(f"{printable(file, 100)} is one part of a split model; choose a quantization in one file")
+    return file
+
+
 def cache_dir() -> Path:
     """``$FOREDRAFT_CACHE``, else ``$XDG_CACHE_HOME/foredraft``, else ``~/.cache/foredraft``."""
     own = os.environ.get("FOREDRAFT_CACHE")

@@ -27,8 +27,8 @@ from foredraft.catalogue import (
     CatalogueModel,
     HubSpec,
     Part,
+    choose_file,
     hub_spec,
-    match_file,
     model_path,
     unknown_name,
 )
@@ -227,19 +227,10 @@ def _pull_hub(spec: str, hub: HubSpec, progress: Report) -> Path:
 
 def _choose(name: str, hub: HubSpec, files: list[str]) -> str:
     """The one .gguf of a repository that ``hub`` means."""
-    found = match_file(hub.file, files) if hub.file else sorted(files)
-    if len(found) != 1:
-        shown = found or sorted(files)
-        listed = ", ".join(printable(file, 100) for file in shown[:12]) or "none"
-        more = f" and {len(shown) - 12} more" if len(shown) > 12 else ""
-        what = f"{len(found)} files match" if found else "no such .gguf file"
-        raise PullError(f"{name}: {what}; choose with {hub.repo}:FILE from: {listed}{more}")
-    file = found[0]
-    if ".." in file.split("/") or file.startswith("/") or re.search(r"[\\:\0]", file):
-        raise PullError(f"{name}: refusing the file name {printable(file, 100)!r}; it would leave the cache")
-    if re.search(r"-\d{5}-of-\d{5}\.gguf$", file):
-        raise PullError(f"{name}: {file} is one part of a split model; choose a quantization in one file")
-    return file
+    try:
+        return choose_file(hub, files)
+    except ValueError as error:
+        raise PullError(f"{name}: {error}") from None
 
 
 class _Meter(io.BufferedWriter):

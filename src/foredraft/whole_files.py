@@ -40,5 +40,5 @@ def checked_output(name: str, path: Path) -> Path:
     except (OSError, ValueError):
         good = False
     if not good:
-        raise InvalidValue(name, str(path), "a file, or a name that is not taken in a directory that exists")
+        raise InvalidValue(name, str(path), "a file in a directory that exists")
     return target

@@ -12,7 +12,7 @@ from typing import Any
 from foredraft.certify import Difference
 from foredraft.errors import InvalidValue, ModelFileError
 from foredraft.summary import Summary
-from foredraft.whole_files import write_whole
+from foredraft.whole_files import checked_output, write_whole
 
 FORMAT, SCHEMA = "foredraft-bench", 1
 
@@ -147,8 +147,7 @@ class RawFile:
     def begin(path: Path, setup: Mapping[str, Any], about: Mapping[str, Any], *, resume: bool) -> RawFile:
         """A new file, or with ``resume`` the one that is there, if it is of the same setup."""
         setup = json.loads(json.dumps(setup))
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise InvalidValue("--output", str(path), "a file in a directory that exists")
+        checked_output("--output", path)
         if not path.exists():
             return RawFile(path, setup, about)
         if not resume:

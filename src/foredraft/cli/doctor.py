@@ -22,9 +22,9 @@ from foredraft.devices.machine import busy
 from foredraft.devices.measured import DeviceProfile, write_profile
 from foredraft.devices.verdict import Gain, Verdict, judge, milliseconds, sentences
 from foredraft.doctor import DoctorSettings, Found, Loaded, load_or_measure, loaded_of, subject_of
-from foredraft.errors import InvalidValue
 from foredraft.pipeline import Pipeline, Setup
 from foredraft.plan.guard import check_memory
+from foredraft.whole_files import checked_output
 
 DOCTOR_OPTIONS = (
     click.option(
@@ -65,10 +65,8 @@ def _checked_output(name: str | None) -> Path | None:
     """Refused before anything is measured."""
     if name is None:
         return None
-    path = Path(name)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InvalidValue("--output", name, "a file in a directory that exists")
-    return path
+    checked_output("--output", Path(name))
+    return Path(name)
 
 
 def _find(setup: Setup, settings: DoctorSettings, console: Console, *, refresh: bool) -> Found:

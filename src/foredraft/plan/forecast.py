@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from foredraft.devices.device import Device
-from foredraft.plan.options import HEAD, NGRAM, NONE, Candidate
+from foredraft.plan.options import NGRAM, NONE, Candidate
 from foredraft.speed import best_chain, break_even_alpha
 
 ASSUMED = 0.70
@@ -74,6 +74,3 @@ def forecast(device: Device, candidate: Candidate, alphas: Alphas) -> Forecast:
     alpha, origin = known
     length, gain = best_chain([alpha] * _LONGEST, costs)
     return Forecast(gain * plain, gain, length, alpha, origin, pays_from, device.estimated)
-
-
-__all__ = ["ASSUMED", "HEAD", "Alphas", "Forecast", "forecast"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from foredraft.devices.device import Device
 from foredraft.errors import UnknownName
-from foredraft.memory import RUNTIMES, Plan, runtime_for, size
+from foredraft.memory import Plan, runtime_for, size
 from foredraft.modelfile import ModelShape
 from foredraft.plan.allowance import Allowance, Bound
 from foredraft.plan.forecast import Alphas, Forecast, forecast
@@ -132,10 +132,13 @@ class _World:
     def choice(self, candidate: Candidate, setting: Setting | None = None) -> Choice:
         """The candidate's plan, under another setting if one is given."""
         made = plan(self.question.target, candidate, setting or self.question.setting)
+        return Choice(candidate, made, self.room(made), self.forecast(candidate), flaw(self.question.target, candidate))
+
+    def room(self, made: Plan) -> int | None:
+        """See ``Choice``."""
         bound = self.allowed.binding
         counted = made.dirty if self.allowed.mapped_free else made.total
-        room = None if bound is None else bound.nbytes - counted
-        return Choice(candidate, made, room, self.forecast(candidate), flaw(self.question.target, candidate))
+        return None if bound is None else bound.nbytes - counted
 
     def forecast(self, candidate: Candidate) -> Forecast | None:
         """None where the device, or what the draft costs on it, is not known."""
@@ -197,7 +200,8 @@ class _World:
         found = None
         while low <= high:
             middle = (low + high) // 2
-            if self.choice(candidate, replace(setting, context=middle * _STEP)).fits:
+            room = self.room(plan(self.question.target, candidate, replace(setting, context=middle * _STEP)))
+            if room is not None and room >= 0:
                 found, low = middle * _STEP, middle + 1
             else:
                 high = middle - 1
@@ -283,17 +287,3 @@ def warnings(question: Question) -> list[str]:
         if shape.recurrent and shape.state_bytes is None:
             found.append(f"{name} keeps a state of a kind whose size is not known here; it is not counted")
     return found + list(filter(None, (flaw(question.target, each) for each in question.drafts)))
-
-
-__all__ = [
-    "LEAST_CONTEXT",
-    "RUNTIMES",
-    "Change",
-    "Choice",
-    "Planned",
-    "Question",
-    "flaw",
-    "plan_device",
-    "sentence",
-    "warnings",
-]

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from foredraft.catalogue import HubSpec, match_file, resolve
+from foredraft.catalogue import HubSpec, choose_file, match_file, resolve
 from foredraft.errors import ModelFileError
-from foredraft.gguf_types import printable
 from foredraft.modelfile import ModelShape
 from foredraft.shapes.hugging_face import CONFIG, RemotePlace, hugging_face_shape
 from foredraft.shapes.remote_gguf import gguf_at
@@ -18,7 +17,6 @@ from foredraft.shapes.safetensors import MAX_JSON, json_object
 from foredraft.shapes.web import Fetch, document, endpoint, refuse
 
 _COMMIT = re.compile("[0-9a-f]{40}")
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def pulled(spec: str, hub: HubSpec) -> Path | None:
@@ -56,16 +54,8 @@ def _listing(spec: str, hub: HubSpec, fetch: Fetch) -> tuple[set[str], str]:
 
 
 def _choose(spec: str, hub: HubSpec, files: list[str]) -> str:
-    """The one .gguf file that is meant, as ``pull`` chooses."""
-    found = match_file(hub.file, files) if hub.file else sorted(files)
-    if len(found) != 1:
-        some = found or sorted(files)
-        listed = ", ".join(printable(file, 100) for file in some[:12]) or "none"
-        more = f" and {len(some) - 12} more" if len(some) > 12 else ""
-        what = f"{len(found)} files match" if found else "no such .gguf file"
-        refuse(spec, f"{what}; choose with {hub.repo}:FILE from: {listed}{more}")
-    if ".." in found[0].split("/") or found[0].startswith("/") or "\\" in found[0]:
-        refuse(spec, f"refusing the file name {printable(found[0], 100)!r}; choose another file")
-    if _PART.search(found[0]):
-        refuse(spec, f"{printable(found[0], 100)} is one part of a split model; choose a quantization in one file")
-    return found[0]
+    """The one .gguf file that is meant."""
+    try:
+        return choose_file(hub, files)
+    except ValueError as error:
+        refuse(spec, str(error))
