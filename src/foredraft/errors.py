@@ -10,6 +10,7 @@
     │   ├── ModelFileError         missing, truncated, foreign or damaged model file
     │   ├── ProfileError           a device profile, a device file or a profile summary that is damaged
     │   ├── TraceError             a profile's trace that is damaged, of another schema, or cannot answer
+    │   ├── TrainingDataError      texts, states or a checkpoint to train with that are damaged or do not fit
     │   ├── PairMismatch           target and draft cannot speak to each other
     │   └── PromptError            empty or too long a prompt, a broken chat template or file of prompts
     ├── NotExactError              an exported program failed its bit check (``export``)
@@ -63,6 +64,10 @@ class ProfileError(UsageError):
 
 class TraceError(UsageError):
     """The trace of a profile is damaged, foreign, of another schema version, or cannot answer what is asked."""
+
+
+class TrainingDataError(UsageError):
+    """Texts, states or a checkpoint that a draft is trained with are damaged, foreign, or made for something else."""
 
 
 class PairMismatch(UsageError):
