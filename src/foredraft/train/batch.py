@@ -19,11 +19,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Rotation:
-    """Angles of positions below ``length``, in the decoder's type."""
+    """Angles of positions below ``length``; type and device are those of ``weight``."""
 
-    def __init__(self, decoder: Decoder, length: int) -> None:
-        weight = decoder.embedding.weight
-        tables = angle_tables(decoder.config, length)
+    def __init__(self, config: DecoderConfig, weight: Tensor, length: int) -> None:
+        tables = angle_tables(config, length)
         self._full, self._local = (tuple(table.to(weight) for table in pair) for pair in tables)
 
     def at(self, positions: Tensor) -> Angles:
@@ -45,7 +44,7 @@ class RowCaches:
         shape = (rows, config.kv_heads, context, config.head_dim)
         weight = decoder.embedding.weight
         self._caches = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.layers)]
-        self._rotation = Rotation(decoder, context)
+        self._rotation = Rotation(config, weight, context)
 
     @torch.inference_mode()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
