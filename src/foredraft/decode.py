@@ -15,7 +15,7 @@ import numpy as np
 
 from foredraft import trees
 from foredraft.control import OFF, Controller, Fixed
-from foredraft.drafters.base import Drafter
+from foredraft.drafters.base import Drafter, ReadsStates
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.base import EngineInfo, Session
 from foredraft.errors import InvalidValue, PromptError
@@ -126,9 +126,10 @@ class _Run:
             start = perf_counter()
             end = min(session.length + self._limits.chunk, len(tokens) - 1)
             ids = np.array(tokens[session.length : end], np.int32)
-            session.extend(ids, np.arange(-1, len(ids) - 1, dtype=np.int32), 0)
+            hidden = session.extend(ids, np.arange(-1, len(ids) - 1, dtype=np.int32), 0).hidden
             middle = perf_counter()
             session.keep(range(len(ids)))
+            self._read_states(hidden)
             seconds = Seconds(draft_seconds, middle - start, perf_counter() - middle, 0.0)
             draft_seconds = 0.0
             yield Step((), 0, 0, 0, 0, len(ids), seconds, PREFILL)
@@ -156,11 +157,13 @@ class _Run:
         chosen = self._chosen(draft, verdict, scores.logits)
         count, finish = self._outlet.push(chosen, self._room - self._history.generated)
         path = verdict.path[:count]
-        hidden = scores.hidden[[0, *(node + 1 for node in path)]] if scores.hidden is not None else None
+        kept_tokens = [*range(unseen), *(unseen + node for node in path)]
+        hidden = scores.hidden[kept_tokens] if scores.hidden is not None else None
         judged = perf_counter()
-        session.keep([*range(unseen), *(unseen + node for node in path)])
+        session.keep(kept_tokens)
         kept = perf_counter()
-        self._commit(draft, path, chosen[:count], hidden)
+        self._commit(draft, path, chosen[:count])
+        self._read_states(hidden)
         released, hidden_bytes, dropped = self._outlet.take()
         end = perf_counter()
         other = (judged - verified) + (end - kept)
@@ -238,12 +241,22 @@ class _Run:
         top = top_logprobs(row, self._limits.logprobs) if self._limits.logprobs else ()
         return Emitted(token, drafted, float(log_softmax_at(row, [token])[0]), top)
 
-    def _commit(self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted], hidden: Logits | None) -> None:
+    def _read_states(self, states: Logits | None) -> None:
+        """Show the drafter the states of the tokens that were kept last, if it wants them."""
+        drafter = self._parts.drafter
+        if states is None or self._off is not None or not isinstance(drafter, ReadsStates):
+            return
+        try:
+            drafter.read_states(self._parts.session.length - len(states), states, self._history.tokens)
+        except Exception as error:  # noqa: BLE001  see _begin_draft
+            self._disable(error)
+
+    def _commit(self, draft: Draft, path: Sequence[int], tokens: Sequence[Emitted]) -> None:
         for token in tokens:
             self._history.push(token.id)
         if len(draft):
             try:
-                self._parts.drafter.observe(path, hidden)
+                self._parts.drafter.observe(path)
             except Exception as error:  # noqa: BLE001  see _begin_draft
                 self._disable(error)
 

@@ -97,7 +97,7 @@ class Scores:
     """What an engine returns: ``logits`` float32[R, V], row i belongs to the i-th of the last R tokens fed.
 
     The arrays may be views into the engine's own memory: they are valid until the session's next call.
-    ``hidden`` float32[R, H] where the engine offers hidden states.
+    ``hidden`` float32[M, H] where the engine offers hidden states: of all M tokens fed, scored or not.
     """
 
     logits: Logits

@@ -74,9 +74,9 @@ class Faulty:
         context.pop()
         return self.inner.propose(context, budget, sampler)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         self._count("observe")
-        self.inner.observe(accepted, hidden)
+        self.inner.observe(accepted)
 
     def close(self) -> None:
         self.inner.close()
@@ -95,7 +95,7 @@ class Rogue:
     def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
         return self.draft
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Nothing."""
 
     def close(self) -> None:

@@ -266,7 +266,7 @@ def test_whatever_was_accepted_the_next_proposal_is_that_of_a_fresh_drafter(
         for token in [*first.tokens[path].tolist(), bonus]:
             context.push(token)
         if len(first):
-            drafter.observe(path, None)
+            drafter.observe(path)
         again = drafter.propose(context, budget, sampler)
         check_shape(again, budget)
         check_tokens(again)
@@ -296,7 +296,7 @@ def answer(
                 break
             path.append(hit[0])
         if len(draft):
-            drafter.observe(path, None)
+            drafter.observe(path)
     return proposals
 
 
@@ -385,6 +385,6 @@ def test_a_long_text_is_not_read_again_and_again() -> None:
     for _ in range(1000):
         context.push(4)
         assert len(drafter.propose(context, Budget.chain(4), sampler())) > 0
-        drafter.observe([], None)
+        drafter.observe([])
     assert max(reads) > 100
     assert sum(reads) <= 1000 * (1 + 3 + 1.5)

@@ -66,7 +66,7 @@ class Guesser:
     def begin(self, prompt: Sequence[int]) -> None:
         """Nothing."""
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Nothing."""
 
     def close(self) -> None:

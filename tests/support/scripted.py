@@ -289,7 +289,7 @@ class Forced:
         context.shrink(start)
         return Draft.chain(tokens, self.name) if tokens else Draft.empty(self.name, f"{self.name}: text ends")
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         self.observed.append(list(accepted))
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ class Says:
         self.calls += 1
         return self._proposal(context, budget, sampler)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Nothing to learn."""
 
     def close(self) -> None:
@@ -358,8 +358,8 @@ class Breaks(Forced):
             raise self._error
         return draft
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        super().observe(accepted, hidden)
+    def observe(self, accepted: Sequence[int]) -> None:
+        super().observe(accepted)
         if self._where == "observe" and len(self.observed) - 1 == self._number:
             raise self._error
 

@@ -136,7 +136,7 @@ class SimDrafter:
         """Read all but the last token."""
         self.read, self.fed, self.unsaid = len(prompt) - 1, 0, 0
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Keep the accepted tokens that were fed."""
         self.read += min(len(accepted), self.fed)
 

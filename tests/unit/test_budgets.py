@@ -198,7 +198,7 @@ def test_whatever_a_gate_dropped_the_cache_holds_the_text(
             context.push(token)
         context.push(node)
         if len(draft):
-            drafter.observe(path, None)
+            drafter.observe(path)
         assert session.pending == []
         assert session.kept == list(context.tokens)[: session.length]
         assert session.length >= len(context) - 2, "what was accepted is not read again"

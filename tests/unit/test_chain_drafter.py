@@ -46,7 +46,7 @@ class Witness:
     name: str = ""
     budgets: list[Budget] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
-    told: list[tuple[list[int], Logits | None]] = field(default_factory=list)
+    told: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.name = self.name or self.inner.name
@@ -59,9 +59,9 @@ class Witness:
         self.drafts.append(self.inner.propose(context, budget, sampler))
         return self.drafts[-1]
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        self.told.append((list(accepted), hidden))
-        self.inner.observe(accepted, hidden)
+    def observe(self, accepted: Sequence[int]) -> None:
+        self.told.append(list(accepted))
+        self.inner.observe(accepted)
 
     def close(self) -> None:
         self.inner.close()
@@ -188,26 +188,21 @@ def test_a_merged_tree_holds_every_path_once(drafts: list[Draft]) -> None:
 
 # --- what each is told ------------------------------------------------------------------------------------------------
 
-HIDDEN = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
 @pytest.mark.parametrize(
     ("accepted", "a", "b"),
     [([], [], []), ([0], [0], [0]), ([0, 1], [0, 1], [0]), ([0, 2], [0], [0, 1]), ([0, 2, 3], [0], [0, 1, 2])],
 )
 def test_each_is_told_its_own_accepted_tokens(accepted: list[int], a: list[int], b: list[int]) -> None:
-    """Tree: 5 of both, below it 6 of a and 7 of b, below that 8 of b. Hidden rows: one for each own token, and one."""
+    """Tree: 5 of both, below it 6 of a and 7 of b, below that 8 of b."""
     longer = draft([5, 7, 8], [-1, 0, 1], "b")
     witnesses = [Witness(says(A)), Witness(says(longer)), Witness(NullDrafter("none"), "null")]
     chain = ChainDrafter(witnesses)
     chain.begin([1])
     got = chain.propose(TEN, Budget(8, 4, 2, merge=True), GREEDY)
     assert (got.tokens.tolist(), got.parents.tolist()) == ([5, 6, 7, 8], [-1, 0, 0, 2])
-    chain.observe(accepted, HIDDEN[: len(accepted) + 1])
+    chain.observe(accepted)
     for witness, own in zip(witnesses, (a, b), strict=False):
-        [(told, hidden)] = witness.told
-        assert told == own
-        assert hidden is not None and hidden.tolist() == HIDDEN[: len(own) + 1].tolist()
+        assert witness.told == [own]
     assert witnesses[2].told == [], "who said nothing is told nothing"
 
 
@@ -215,13 +210,13 @@ def test_a_verdict_is_told_once_and_to_those_who_proposed() -> None:
     chain = ChainDrafter([a := Witness(says(A)), b := Witness(says(B))])
     chain.begin([1])
     chain.propose(TEN, Budget(8, 4, 2, merge=True), GREEDY)
-    chain.observe([0], None)
+    chain.observe([0])
     chain.propose(TEN, Budget.chain(4), GREEDY)
-    chain.observe([0, 1], None)
-    assert a.told == [([0], None), ([0, 1], None)]
-    assert b.told == [([0], None)]
+    chain.observe([0, 1])
+    assert a.told == [[0], [0, 1]]
+    assert b.told == [[0]]
     chain.begin([1])
-    chain.observe([0], None)
+    chain.observe([0])
     assert len(a.told) == 2, "nothing is left of the last request"
 
 
@@ -306,14 +301,14 @@ def test_every_drafter_of_a_merged_tree_goes_on_as_if_it_had_drafted_alone(budge
                 single = again if other is alone else single
         accepted = walk(tree, context)
         if len(tree):
-            chain.observe(accepted, None)
+            chain.observe(accepted)
         emitted = list(context.tokens)[start:]
         for witness in (copies, model):
             drafts, told = before[id(witness)]
             found = [own_path(one, emitted) for one in witness.drafts[drafts:] if len(one)]
             assert [accepted for accepted, _ in witness.told[told:]] == found
         if len(single):
-            alone.observe(own_path(single, emitted), None)
+            alone.observe(own_path(single, emitted))
         assert (inner._copy_point, inner._copied) == (alone._copy_point, alone._copied)
 
 

@@ -149,7 +149,7 @@ def test_nothing_to_copy(text: list[int]) -> None:
 def test_nothing_of_the_last_request_is_left() -> None:
     drafter = NgramDrafter(bold())
     propose(drafter, [1, 2, 3, 4, 1, 2], Budget.chain(4))
-    drafter.observe([0, 1], None)
+    drafter.observe([0, 1])
     drafter.begin([5, 1, 2])
     assert len(propose(drafter, [5, 1, 2], Budget.chain(4))) == 0
     drafter.close()
@@ -203,7 +203,7 @@ def after_edit(config: NgramConfig) -> NgramDrafter:
     text = [*CODE, 1, 20, 21]
     drafter.begin(text)
     assert propose(drafter, text, Budget.chain(4)).tokens.tolist() == [22, 23, 24, 25]
-    drafter.observe([0, 1], None)
+    drafter.observe([0, 1])
     return drafter
 
 
@@ -230,7 +230,7 @@ def test_the_copy_point_prefers_its_own_place() -> None:
     text = [*CODE, *range(30, 50), 24, 25, 60, 1, 20, 21]
     drafter.begin(text)
     assert propose(drafter, text, Budget.chain(2)).tokens.tolist() == [22, 23]
-    drafter.observe([0, 1], None)
+    drafter.observe([0, 1])
     text += [22, 23, 99, 24, 25]
     assert propose(drafter, text, Budget.chain(2)).tokens.tolist() == [26, 27]
     assert fresh(text, Budget.chain(2)) == [60, 1]
@@ -244,7 +244,7 @@ def test_the_copy_point_of_a_later_branch() -> None:
     drafter.begin(text)
     draft = propose(drafter, text, Budget(8, 2, 2))
     assert (draft.tokens.tolist(), draft.parents.tolist()) == ([1, 4, 3], [-1, 0, 0])
-    drafter.observe([0, 2], None)
+    drafter.observe([0, 2])
     assert propose(drafter, [*text, 1, 3, 99, 3], Budget.chain(1)).tokens.tolist() == [50]
 
 
@@ -255,10 +255,10 @@ def test_a_rejected_copy_ends_a_short_run_of_copying_only(copied: int, goes_on: 
     drafter = NgramDrafter(bold())
     drafter.begin(text)
     assert propose(drafter, text, Budget.chain(4)).tokens.tolist() == [22, 23, 24, 25]
-    drafter.observe(list(range(copied)), None)
+    drafter.observe(list(range(copied)))
     text += [*range(22, 22 + copied), 99, 27]
     assert propose(drafter, text, Budget.chain(2)).tokens.tolist() == [28, 29]
-    drafter.observe([], None)
+    drafter.observe([])
     assert propose(drafter, [*text, 98, 27], Budget.chain(2)).tokens.tolist() == ([28, 29] if goes_on else [])
 
 
@@ -336,7 +336,7 @@ def test_a_token_costs_the_same_in_a_long_context(kind: str, text: list[int]) ->
             history.counted.reads = 0
             for token in text[start : start + steps]:
                 history.push(token)
-                drafter.observe([], None)
+                drafter.observe([])
                 drafter.propose(history, Budget(16, 8, 4), GREEDY)
         assert history.counted.reads <= 2 * steps
         costs.append(operations.count / steps)

@@ -72,7 +72,7 @@ def test_the_copy_point_after_a_gated_draft() -> None:
     drafter.begin(text)
     gated = Budget(8, 8, 1, gate=Counting(9, 2))
     assert propose(drafter, text, gated).tokens.tolist() == [22, 23]
-    drafter.observe([0, 1], None)
+    drafter.observe([0, 1])
     assert (drafter._copy_point, drafter._copied) == (4, 2)
     silent = Budget(8, 8, 1, gate=Counting(9, 0))
     assert len(propose(drafter, [*text, 22, 23, 24], silent)) == 0

@@ -19,6 +19,7 @@ from foredraft.cli.models import models
 from foredraft.cli.pair_check import pair_check
 from foredraft.cli.plan import plan_command
 from foredraft.cli.profile import profile
+from foredraft.cli.tune import tune
 from foredraft.cli.what_if import what_if
 from foredraft.errors import ForedraftError
 from foredraft.gguf_types import printable
@@ -39,6 +40,7 @@ cli.add_command(models)
 cli.add_command(pair_check)
 cli.add_command(plan_command)
 cli.add_command(profile)
+cli.add_command(tune)
 cli.add_command(what_if)
 
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from foredraft.sampling import History, Sampler
 from foredraft.types import Budget, Draft, Logits
+
+
+@runtime_checkable
+class ReadsStates(Protocol):
+    """A drafter that guesses from the target's hidden states."""
+
+    def read_states(self, first: int, states: Logits, text: Sequence[int]) -> None:
+        """``states`` float32[n, H] of the tokens ``text[first : first + n]``, which the target has read and kept;
+        ``text``: all tokens that are known so far. Told in order, prompt first; raising disables drafting for this
+        request. The array may be a view that is valid during the call only."""
+        ...
 
 
 class Drafter(Protocol):
@@ -23,9 +34,8 @@ class Drafter(Protocol):
         leaves it as found. Raising disables drafting for this request; the answer is unaffected."""
         ...
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
-        """The last proposal was verified: ``accepted`` are its surviving node indices, root first. ``hidden``
-        float32[1 + len(accepted), H]: the target's hidden rows at the last committed token and at each of them."""
+    def observe(self, accepted: Sequence[int]) -> None:
+        """The last proposal was verified: ``accepted`` are its surviving node indices, root first."""
         ...
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from foredraft.drafters.base import Drafter
+from foredraft.drafters.base import Drafter, ReadsStates
 from foredraft.sampling import History, Sampler
 from foredraft.types import Budget, Draft, Logits
 
@@ -83,14 +83,23 @@ class ChainDrafter:
             self._leave_out(index, error)
             return Draft.empty(self.name, self._failed[index])
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Tell each one that proposed how far its own tokens went."""
         for index, numbers in self._asked.items():
             own = [numbers.index(node) for node in takewhile(numbers.__contains__, accepted)]
             try:
-                self._drafters[index].observe(own, hidden[: len(own) + 1] if hidden is not None else None)
+                self._drafters[index].observe(own)
             except Exception as error:  # noqa: BLE001  see begin
                 self._leave_out(index, error)
+
+    def read_states(self, first: int, states: Logits, text: Sequence[int]) -> None:
+        """Passed on to those that want them."""
+        for index, drafter in enumerate(self._drafters):
+            if isinstance(drafter, ReadsStates) and index not in self._failed:
+                try:
+                    drafter.read_states(first, states, text)
+                except Exception as error:  # noqa: BLE001  see begin
+                    self._leave_out(index, error)
 
     def _leave_out(self, index: int, error: Exception) -> None:
         self._failed[index] = f"{self._drafters[index].name} failed: {error}"

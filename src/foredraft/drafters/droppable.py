@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foredraft.drafters.base import Drafter
+from foredraft.drafters.base import Drafter, ReadsStates
 from foredraft.sampling import History, Sampler
 from foredraft.types import Budget, Draft, Logits
 
@@ -29,10 +29,15 @@ class DroppableDrafter:
             return Draft.empty(self.name, f"{self.name}: memory is short, the draft was dropped")
         return self._inner.propose(context, budget, sampler)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Passed on."""
         if not self.dropped:
-            self._inner.observe(accepted, hidden)
+            self._inner.observe(accepted)
+
+    def read_states(self, first: int, states: Logits, text: Sequence[int]) -> None:
+        """Passed on, where it is wanted."""
+        if not self.dropped and isinstance(self._inner, ReadsStates):
+            self._inner.read_states(first, states, text)
 
     def close(self) -> None:
         """Close the inner drafter. Idempotent."""

@@ -88,7 +88,7 @@ class ModelDrafter:
         self._fed = {new: self._fed[old] for new, old in enumerate(finished.nodes) if old in self._fed}
         return finished.draft(self.name, passes)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Roll the cache back to the committed tokens and the accepted ones that the draft model has seen."""
         self._keep(self._opened(), accepted)
 

@@ -17,7 +17,7 @@ import numpy as np
 from foredraft.errors import InvalidValue
 from foredraft.sampling import History, Sampler
 from foredraft.trees import TreeBuilder
-from foredraft.types import Budget, Draft, Gate, Logits, Trial
+from foredraft.types import Budget, Draft, Gate, Trial
 
 _NEAR = 4
 """How many matched tokens being next to the copy point is worth."""
@@ -126,7 +126,7 @@ class NgramDrafter:
         tokens, parents = (np.array(part[:count], np.int32) for part in (builder.tokens, builder.parents))
         return Draft(tokens, parents, None, self.name, None, tuple(confidence[:count]))
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Move the copy point behind the accepted tokens; a rejected copy leaves it where it was."""
         if accepted:
             self._copy_point = self._origins[accepted[-1]] + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foredraft.sampling import History, Sampler
-from foredraft.types import Budget, Draft, Logits
+from foredraft.types import Budget, Draft
 
 
 class NullDrafter:
@@ -23,7 +23,7 @@ class NullDrafter:
         """An empty draft."""
         return Draft.empty(self.name, self._reason)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Nothing to learn."""
 
     def close(self) -> None:

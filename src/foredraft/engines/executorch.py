@@ -131,11 +131,11 @@ class ExecutorchSession:
                 if len(scored):
                     at = start + int(scored[0]) - (len(tokens) - rows)
                     self._put(logits[at : at + len(scored)], outputs[0])
-                    hidden += [output[scored] for output in outputs[1:]]
+                hidden += [output.copy() for output in outputs[1:]]  # views of what the next pass overwrites
         except EngineFailure:
             self._failed = True
             raise
-        return Scores(logits, np.concatenate(hidden) if hidden else None)
+        return Scores(logits, np.concatenate(hidden) if len(hidden) > 1 else next(iter(hidden), None))
 
     def _pieces(self, count: int, rows: int) -> list[tuple[int, int]]:
         """Cut ``count`` tokens, the last ``rows`` of them scored, into passes within the program's bounds."""

@@ -159,10 +159,10 @@ class TorchSession:
         return self._decoder.hidden(ids, angles, attend, self._taps)
 
     def _scores(self, streams: list[Tensor], rows: int) -> Scores:
-        """What there is to say of the last ``rows`` tokens."""
-        *taps, last = (stream[stream.shape[0] - rows :] for stream in streams)
+        """Hidden states of all tokens, logits of the last ``rows``."""
+        *taps, last = streams
         hidden = _host(torch.cat(taps, -1)) if taps else None
-        return Scores(_host(self._decoder.logits(last)), hidden)
+        return Scores(_host(self._decoder.logits(last[last.shape[0] - rows :])), hidden)
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep a root-first path of the pending tokens, forget the others."""
@@ -215,8 +215,9 @@ def _host(rows: Tensor) -> Logits:
 
 def _joined(parts: list[Scores]) -> Scores:
     """The rows of several passes; a single one is not copied."""
-    filled = [part for part in parts if len(part.logits)] or parts[:1]
-    if len(filled) == 1:
-        return filled[0]
-    hidden = [part.hidden for part in filled if part.hidden is not None]
-    return Scores(np.concatenate([part.logits for part in filled]), np.concatenate(hidden) if hidden else None)
+    if len(parts) == 1:
+        return parts[0]
+    filled = [part.logits for part in parts if len(part.logits)] or [parts[0].logits]
+    hidden = [part.hidden for part in parts if part.hidden is not None]
+    logits = filled[0] if len(filled) == 1 else np.concatenate(filled)
+    return Scores(logits, np.concatenate(hidden) if hidden else None)

@@ -129,7 +129,7 @@ def copies(known: Known, sampler: Sampler) -> Copies:
             good = min(int(matched[at]), drafted)
             following = at + good + 1
             if drafted > 0:
-                drafter.observe(range(good), None)
+                drafter.observe(range(good))
         context.push(token)
     return Copies(proposed, matched)
 

@@ -50,40 +50,44 @@ class RowCaches:
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
         """Start new ``texts`` in ``rows``: logits [len(rows), V] behind the last token of each."""
         config, lengths = self.decoder.config, [len(text) for text in texts]
-        tokens = padded(texts)
-        at = torch.tensor(list(rows))
+        device = self.decoder.embedding.weight.device
+        tokens = padded(texts).to(device)
+        at = torch.tensor(list(rows), device=device)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             for cache, new in zip(self._caches[layer], (k, v), strict=True):
                 cache[at, :, : new.shape[1]] = new.transpose(1, 2)
             return causal_attention(config, layer, q, k, v)
 
-        angles = self._rotation.at(torch.arange(tokens.shape[1])[None])
+        angles = self._rotation.at(torch.arange(tokens.shape[1], device=device)[None])
         last = self.decoder.hidden(tokens, angles, attend)[-1]
-        return self.decoder.logits(last[torch.arange(len(texts)), torch.tensor(lengths) - 1])
+        ends = torch.tensor(lengths, device=device) - 1
+        return self.decoder.logits(last[torch.arange(len(texts), device=device), ends])
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
         """One more token for every row, the one at ``positions`` of its text: logits [B, V]. A row that is not in use
         is given any token, and its result means nothing."""
-        at, config = torch.tensor(list(positions)), self.decoder.config
-        used = int(at.max()) + 1
-        slots = torch.arange(used)[None]
+        config, device = self.decoder.config, self.decoder.embedding.weight.device
+        at, used = torch.tensor(list(positions), device=device), max(positions) + 1
+        slots = torch.arange(used, device=device)[None]
         seen = slots <= at[:, None]
         near = seen if config.window is None else seen & (slots > at[:, None] - config.window)
-        rows = torch.arange(self.rows)
+        rows = torch.arange(self.rows, device=device)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self._caches[layer]
             keys[rows, :, at], values[rows, :, at] = k[:, 0], v[:, 0]
             mask = (near if config.is_local(layer) else seen)[:, None, None]
             grouped = q.view(self.rows, config.kv_heads, -1, config.head_dim).transpose(1, 2)  # [B, G, K, D]
-            return _attention(config, grouped, (keys[:, :, :used], values[:, :, :used]), mask).transpose(1, 2).flatten(
-                1, 2
-            )[:, None]
+            return (
+                _attention(config, grouped, (keys[:, :, :used], values[:, :, :used]), mask)
+                .transpose(1, 2)
+                .flatten(1, 2)[:, None]
+            )
 
         angles = self._rotation.at(at[:, None])
-        last = self.decoder.hidden(torch.tensor(list(tokens))[:, None], angles, attend)[-1]
+        last = self.decoder.hidden(torch.tensor(list(tokens), device=device)[:, None], angles, attend)[-1]
         return self.decoder.logits(last[:, 0])
 
 
@@ -100,7 +104,8 @@ def causal_attention(config: DecoderConfig, layer: int, q: Tensor, k: Tensor, v:
     """q [B, N, H, D], scaled; k, v [B, N, K, D] -> [B, N, H, D]: every token sees itself and those before it."""
     mask = None
     if config.is_local(layer) or config.attention_softcap is not None:
-        back = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])[None]
+        at = torch.arange(q.shape[1], device=q.device)
+        back = at[:, None] - at[None]
         mask = (back >= 0) & (back < (config.window or len(back) if config.is_local(layer) else len(back)))
     return _attention(config, q, (k.transpose(1, 2), v.transpose(1, 2)), mask)
 

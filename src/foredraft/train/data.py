@@ -76,9 +76,7 @@ def make_texts(
     skipped = sum(bool(text.skipped) for text in finished)
     progress = Progress(total(settings, len(asker.prompts)), len(finished), skipped)
     shelf = _Shelf(directory, progress)
-    source = Conversations(
-        settings, asker.tokenizer, asker.prompts, {text.number for text in finished}, shelf.keep
-    )
+    source = Conversations(settings, asker.tokenizer, asker.prompts, {text.number for text in finished}, shelf.keep)
     writer = Writer(asker.decoder, asker.tokenizer.eog_ids, Shelf(rows, settings.context))
     try:
         for tokens in writer.run(source):

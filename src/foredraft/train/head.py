@@ -21,8 +21,10 @@ from foredraft.train.batch import Rotation
 from foredraft.train.batches import Batches, Corpus, collated
 from foredraft.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from foredraft.train.frozen import Frozen
+from foredraft.train.texts import Split
 from foredraft.train.losses import LOSSES, Loss, rollout_loss
 from foredraft.train.measures import Measured, measure
+from foredraft.train.states import TextStates
 from foredraft.train.rollout import Batch, answers, rollout
 
 
@@ -101,6 +103,10 @@ def head_loss(head: DraftHead, frozen: Frozen, batch: Batch, settings: TrainSett
     return rollout_loss(settings.loss, torch.stack(normed), torch.stack(weights) / share, frozen, law)
 
 
+KeepBest = Callable[[DraftHead, Measured], None]
+"""Given the head whenever it is better than before, and how good it is."""
+
+
 @dataclass
 class HeadTrainer:
     """One run, its checkpoint in ``directory``. ``precision``: of products while training; weights are float32."""
@@ -142,25 +148,34 @@ class HeadTrainer:
         self.best, self._losses = found.best, list(found.losses)
         return True
 
-    def run(self, told: Callable[[Event], None], keep_best: Callable[[DraftHead, Measured], None]) -> None:
-        """Train until the steps are done or nothing gets better. Whatever ends the run, a checkpoint of the last whole
-        step is left; ``keep_best`` is given the head whenever it measures better than before."""
+    @property
+    def finished(self) -> bool:
+        """Whether the steps are done, or nothing got better for too long."""
+        return self.step >= self.settings.steps or self.waited >= self.settings.patience
+
+    def run(self, told: Callable[[Event], None], keep_best: KeepBest, stop: Callable[[], bool] = lambda: False) -> None:
+        """Train until it is finished, or ``stop`` says so between two steps. ``keep_best`` is given the head whenever it
+        measures better than before. A checkpoint is left at the end, and at every measurement; an error in the middle
+        of a step leaves the one before."""
+        whole = True
         try:
             for texts in self._upcoming():
-                if self.step >= self.settings.steps or self.waited >= self.settings.patience:
+                if self.finished or stop():
                     break
-                started = perf_counter()
+                started, whole = perf_counter(), False
                 self._train(texts)
                 self.step += 1
                 self.seconds += perf_counter() - started
+                whole = True
                 if self.step % self.settings.every == 0 or self.step == self.settings.steps:
                     self._measure(told, keep_best)
                 elif self.step % 10 == 0:
                     told(self._event(None))
         finally:
-            self.save()
+            if whole:
+                self.save()
 
-    def _upcoming(self) -> Iterator[list]:  # type: ignore[type-arg]
+    def _upcoming(self) -> Iterator[list[TextStates]]:
         """The batches from the current step on, epoch after epoch."""
         number, first = 0, 0
         while True:
@@ -168,7 +183,7 @@ class HeadTrainer:
             yield from groups[max(0, self.step - first) :] if self.step < first + len(groups) else ()
             number, first = number + 1, first + len(groups)
 
-    def _train(self, texts: list) -> None:  # type: ignore[type-arg]
+    def _train(self, texts: list[TextStates]) -> None:
         batch = collated(texts, self.frozen.embedding.device, self.precision)
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step)
@@ -182,7 +197,7 @@ class HeadTrainer:
         self._losses.append(float(value.detach()))
         self.tokens += int((batch.end - batch.first).sum())
 
-    def _measure(self, told: Callable[[Event], None], keep_best: Callable[[DraftHead, Measured], None]) -> None:
+    def _measure(self, told: Callable[[Event], None], keep_best: KeepBest) -> None:
         found = self.measured("validation")
         if self.best is None or found.accepted > self.best.accepted:
             self.best, self.waited = found, 0
@@ -192,9 +207,9 @@ class HeadTrainer:
         told(self._event(found))
         self.save()
 
-    def measured(self, split: str) -> Measured:
+    def measured(self, split: Split) -> Measured:
         """The head as it is now on the texts of one split."""
-        groups = Batches(self.corpus.texts[split], self.settings.batch_tokens, 0).epoch(0)  # type: ignore[index]
+        groups = Batches(self.corpus.texts[split], self.settings.batch_tokens, 0).epoch(0)
         device = self.frozen.embedding.device.type
         with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):
             return measure(self.head, self.frozen, groups, self.settings.depth, self._rotation)

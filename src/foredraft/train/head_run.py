@@ -1,0 +1,181 @@
+"""One head from texts to files: states, draft vocabulary, training, the best head so far, log, curve and card.
+
+The output directory is what ``foredraft tune head`` leaves, and what it goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foredraft import __version__
+from foredraft.errors import InvalidValue, MissingExtra, TrainingDataError
+from foredraft.models.head import DraftHead, HeadConfig, begin, default_taps
+from foredraft.models.head_file import HeadTarget, StoredHead, load_head, save_head
+from foredraft.train.batches import Corpus
+from foredraft.train.curve import draw_curve
+from foredraft.train.frozen import Frozen
+from foredraft.train.head import Event, HeadTrainer, TrainSettings
+from foredraft.train.measures import Measured
+from foredraft.train.states import missing, read_states
+from foredraft.train.target import Machine, Target
+from foredraft.train.texts import DataSettings, read_about
+from foredraft.train.vocabulary import draft_vocabulary
+from foredraft.whole_files import write_whole
+
+LOG, CURVE = "log.jsonl", "curve.png"
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """``data``: directory of texts; ``directory``: where the head goes; ``taps`` empty: the default ones; ``rows``: size
+    of the draft vocabulary, 0 = by coverage; ``ffn_size`` 0 = the target's."""
+
+    data: Path
+    directory: Path
+    settings: TrainSettings
+    taps: tuple[int, ...] = ()
+    rows: int = 0
+    ffn_size: int = 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who hears of what: ``stage`` of what begins; ``tokens`` read by the target, of so many; ``event`` of training;
+    ``stop``: whether to end between two steps."""
+
+    stage: Callable[[str], None] = lambda text: None
+    tokens: Callable[[int], None] = lambda count: None
+    event: Callable[[Event], None] = lambda event: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class HeadRun:
+    """A plan on its way. ``prepare`` first, then ``train``, then ``finish``."""
+
+    plan: HeadPlan
+    target: Target
+    machine: Machine
+    told: Told = field(default_factory=Told)
+    events: list[Event] = field(default_factory=list)
+    coverage: float = 0.0
+
+    def check(self) -> DataSettings:
+        """What the texts were made with; TrainingDataError if another model wrote them, InvalidValue for layers that the
+        target does not have."""
+        about = read_about(self.plan.data)
+        assert about is not None
+        if about.sha256 != self.target.sha256:
+            raise TrainingDataError(
+                f"{self.plan.data}: was written by {about.target}, another file than {self.target.name}; a head learns "
+                "from its own target's text: make the data with it"
+            )
+        layers = self.target.decoder.config.layers
+        taps = self.taps
+        if list(taps) != sorted(set(taps)) or taps[-1] != layers - 1 or taps[0] < 0:
+            allowed = f"layers from 0 to {layers - 1}, ascending, the last one among them"
+            raise InvalidValue("tapped layers", list(taps), allowed)
+        return about
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers whose states are fused."""
+        return self.plan.taps or default_taps(self.target.decoder.config.layers)
+
+    def prepare(self) -> HeadTrainer:
+        """Let the target read the texts, choose the draft vocabulary, and begin or go on with training."""
+        self.check()
+        parts = missing(self.plan.data, self.taps)
+        if parts:
+            self.told.stage("the target reads the texts")
+            read_states(self.target.decoder, self.taps, parts, self.told.tokens)
+        corpus = Corpus.read(self.plan.data)
+        chosen = draft_vocabulary(
+            corpus.texts["train"], corpus.texts["validation"], self.target.tokenizer, self.plan.rows
+        )
+        self.coverage = chosen.coverage
+        config = HeadConfig.of(self.target.decoder.config, self.taps, len(chosen.ids), self.plan.ffn_size)
+        head = DraftHead(config)
+        begin(head, self.target.decoder, torch.Generator().manual_seed(self.plan.settings.seed))
+        head.to(self.machine.device)
+        frozen = Frozen.of(self.target.decoder, chosen.ids)
+        self.plan.directory.mkdir(parents=True, exist_ok=True)
+        trainer = HeadTrainer(
+            head, frozen, corpus, self.plan.settings, self.plan.directory, precision=self.machine.dtype
+        )
+        if trainer.resume():
+            self.events = [event for event in read_log(self.plan.directory / LOG) if event.step <= trainer.step]
+        return trainer
+
+    def train(self, trainer: HeadTrainer) -> None:
+        """Until it is finished or stopped; the best head so far is always in the directory."""
+
+        def told(event: Event) -> None:
+            self.events.append(event)
+            write_whole(
+                self.plan.directory / LOG, "".join(json.dumps(one.as_json()) + "\n" for one in self.events)
+            )
+            self.told.event(event)
+
+        def keep_best(head: DraftHead, measured: Measured) -> None:
+            self._save(trainer, head, {"validation": measured.as_json()})
+
+        trainer.run(told, keep_best, self.told.stop)
+
+    def finish(self, trainer: HeadTrainer) -> Mapping[str, Any]:
+        """Measure the best head on texts it never saw, complete its card, draw the curve; returns the card."""
+        stored = load_head(self.plan.directory)
+        trainer.head.load_state_dict(stored.head.state_dict())
+        measured = {"validation": stored.card["validation"]}
+        if trainer.corpus.texts["test"]:
+            measured["test"] = trainer.measured("test").as_json()
+        card = self._save(trainer, trainer.head, measured)
+        try:
+            draw_curve(self.events, self.plan.directory / CURVE, self.target.name)
+        except MissingExtra as error:
+            self.told.stage(str(error))
+        return card
+
+    def _save(self, trainer: HeadTrainer, head: DraftHead, measured: Mapping[str, Any]) -> Mapping[str, Any]:
+        about = read_about(self.plan.data)
+        assert about is not None
+        card = {
+            **measured,
+            "parameters": head.parameter_count(),
+            "draft_vocabulary": {"size": head.config.rows, "coverage": round(self.coverage, 4)},
+            "data": asdict(about),
+            "texts": {split: len(texts) for split, texts in trainer.corpus.texts.items()},
+            "training": asdict(trainer.settings),
+            "step": trainer.step,
+            "tokens": trainer.tokens,
+            "minutes": round(trainer.seconds / 60, 1),
+            "dtype": str(self.machine.dtype).removeprefix("torch."),
+            "foredraft": __version__,
+        }
+        ids = tuple(trainer.frozen.ids.tolist())
+        target = HeadTarget(self.target.name, self.target.sha256)
+        save_head(self.plan.directory, StoredHead(head, ids, target, card))
+        return card
+
+
+def read_log(path: Path) -> list[Event]:
+    """The events of a log; TrainingDataError for a damaged one."""
+    if not path.exists():
+        return []
+    try:
+        return [_event(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise TrainingDataError(f"{path}: is damaged ({str(error)[:80]}); remove it") from None
+
+
+def _event(data: dict[str, Any]) -> Event:
+    found = data["measured"]
+    if found is not None:
+        found = Measured(**found | {name: tuple(found[name]) for name in ("greedy", "overlap")})
+    return Event(**data | {"measured": found})
