@@ -19,6 +19,7 @@ from foredraft.errors import ModelFileError
 FORMAT = "foredraft-executorch"
 SCHEMA = 1
 MANIFEST, PROGRAM, TOKENIZER, OUTPUT_ROWS = "manifest.json", "model.pte", "tokenizer.json", "output_rows.json"
+HEAD_IDS = "head_ids.json"
 _MAX_BYTES = 64 << 20
 _IDENTIFIER = slice(4, 8)
 """Where a flatbuffer says what it is; ExecuTorch programs say ET and two digits."""
@@ -59,11 +60,26 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """A draft head in the same program: ``ids`` of its vocabulary stand in ``file``, ``rows`` of them; ``heads``,
+    ``kv_heads`` and ``head_dim``: of its attention; ``share_ppm``: weights that its pass reads, in millionths of
+    those of the target's; ``sha256``: of the trained head's weights."""
+
+    file: str
+    rows: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    share_ppm: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """``exact``: rows were found bit-identical under every width, chunking, capacity and tree tried by the export.
     ``output_rows``: rows the output matrix was restricted to, None = all; ``taps``: layers whose hidden states are an
     output; ``operators`` and ``backends``: what the runtime must have. ``quality``: see ``export``. ``arena``: bytes of
-    planned memory that the program asks for, None = not recorded."""
+    planned memory that the program asks for, None = not recorded; ``head``: the draft head in it, if there is one."""
 
     name: str
     source: FileFacts
@@ -81,6 +97,7 @@ class Manifest:
     quality: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     arena: int | None = None
+    head: HeadFacts | None = None
 
     def to_json(self) -> str:
         """The text of manifest.json."""
@@ -112,13 +129,24 @@ def read_output_rows(directory: Path, manifest: Manifest) -> list[int] | None:
     """Ids of the restricted output rows, ascending; None if the program has them all."""
     if manifest.output_rows is None:
         return None
-    path = directory / OUTPUT_ROWS
-    rows = _load(path)
-    size = manifest.shape.vocab_size
-    good = isinstance(rows, list) and all(type(row) is int and 0 <= row < size for row in rows)
-    if not good or len(rows) != manifest.output_rows or sorted(set(rows)) != rows:
+    return _read_ids(directory / OUTPUT_ROWS, manifest.output_rows, manifest.shape.vocab_size)
+
+
+def read_head_ids(directory: Path, manifest: Manifest) -> list[int]:
+    """The draft vocabulary of the export's head, ascending; ModelFileError if it has none."""
+    if manifest.head is None:
         raise ModelFileError(
-            f"{path}: must hold {manifest.output_rows} different ids below {size} in ascending order; export it again"
+            f"{directory}: holds no draft head; train one with `foredraft tune head` and export again with --head DIR"
+        )
+    return _read_ids(directory / manifest.head.file, manifest.head.rows, manifest.shape.vocab_size)
+
+
+def _read_ids(path: Path, count: int, size: int) -> list[int]:
+    rows = _load(path)
+    good = isinstance(rows, list) and all(type(row) is int and 0 <= row < size for row in rows)
+    if not good or len(rows) != count or sorted(set(rows)) != rows:
+        raise ModelFileError(
+            f"{path}: must hold {count} different ids below {size} in ascending order; export it again"
         )
     return rows  # type: ignore[no-any-return]
 
@@ -166,6 +194,8 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         if not isinstance(values.setdefault(name, []), list):
             raise _DamageError(f"{name} is {_shown(values[name])}, not a list")
         values[name] = tuple(values[name])
+    if values.get("head") is not None:
+        values["head"] = _record(HeadFacts, values["head"], "head")
     manifest = Manifest(**values)
     _check_types(manifest)
     return manifest
@@ -223,6 +253,10 @@ def _check_types(manifest: Manifest) -> None:
     for name, good in checks.items():
         if not good:
             raise _DamageError(f"{name} has a value that cannot be")
+    if (head := manifest.head) is not None:
+        good = head.heads % head.kv_heads == 0 and max(head.heads, head.head_dim) <= 4096 and manifest.taps
+        if not good or not head.rows <= shape.vocab_size or not _FILE_NAME.fullmatch(head.file):
+            raise _DamageError("head has a value that cannot be")
     for name, facts in (("source", manifest.source), ("program", manifest.program), ("tokenizer", manifest.tokenizer)):
         if not _SHA256.fullmatch(facts.sha256):
             raise _DamageError(f"{name}.sha256 is {_shown(facts.sha256)}, not 64 hexadecimal digits")

@@ -19,7 +19,8 @@ from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.droppable import DroppableDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.base import Engine, Session, emptied
-from foredraft.engines.opening import AUTO, Settings, draft_settings, open_model
+from foredraft.engines.head_base import HeadEngine
+from foredraft.engines.opening import AUTO, HEAD, Settings, draft_settings, is_head_draft, open_model
 from foredraft.errors import InvalidValue, ModelFileError
 from foredraft.pair import PairReport, check_pair
 from foredraft.sampling import Sampler
@@ -28,16 +29,16 @@ from foredraft.tokens import StopScanner, TextStream, Tokenizer
 from foredraft.types import RULES, Rule, SamplingParams, Step
 from foredraft.verify import check_max_tv
 
-BUILT_IN = ("none", "ngram")
-"""Drafts that need no file."""
+BUILT_IN = ("none", "ngram", HEAD)
+"""Drafts that need no file of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """``target``: a GGUF file, an export or a Hugging Face directory. ``drafts``: "none", "ngram" or such files; the
-    first one with something to say drafts. ``draft_context`` in tokens (0 = the target's, at most what the draft was
-    made for). ``engine_name`` and ``draft_engine``: "auto", or one that is asked for. ``draft_temperature``: see
-    ``ModelDrafter``."""
+    """``target``: a GGUF file, an export or a Hugging Face directory. ``drafts``: "none", "ngram", "head" (the one
+    that an export holds), the directory of a head, or such files; the first one with something to say drafts.
+    ``draft_context`` in tokens (0 = the target's, at most what the draft was made for). ``engine_name`` and
+    ``draft_engine``: "auto", or one that is asked for. ``draft_temperature``: see ``ModelDrafter``."""
 
     target: Path
     drafts: tuple[str | Path, ...] = ("ngram",)
@@ -112,13 +113,17 @@ class Pipeline:
     helpers: tuple[Engine, ...] = ()
     draft_share: float = 0.3
     short: Callable[[], bool] = field(default_factory=MemoryWatch)
+    head: HeadEngine | None = None
     _session: Session | None = None
 
     @staticmethod
     def open(setup: Setup) -> Pipeline:
         """Load the models and check that they fit together (ModelFileError, PairMismatch, MissingExtra)."""
-        target = open_model(setup.target, setup.engine, setup.engine_name)
-        opened = Pipeline(target.engine, target.tokenizer)
+        heads = [draft for draft in setup.drafts if is_head_draft(draft)]
+        if len(heads) > 1:
+            raise InvalidValue("--draft", f"{heads[0]} and {heads[1]}", "one head")
+        target = open_model(setup.target, setup.engine, setup.engine_name, next(iter(heads), None))
+        opened = Pipeline(target.engine, target.tokenizer, head=target.head)
         try:
             _check_whole(target.engine, setup.target)
             drafters = [opened.open_draft(setup, draft) for draft in setup.drafts]
@@ -133,6 +138,9 @@ class Pipeline:
         the caller decides where the drafter goes."""
         if draft == "none":
             return NullDrafter("no draft was asked for")
+        if is_head_draft(draft):
+            assert self.head is not None, "it was opened with the target"
+            return registry.load("drafters", "head")(self.head)  # type: ignore[no-any-return]
         if draft in BUILT_IN:
             kind = registry.load("drafters", str(draft))
             return kind()  # type: ignore[no-any-return]
@@ -182,6 +190,8 @@ class Pipeline:
         """What a cost-aware controller may believe of these models before anything is measured: a draft pass takes as
         much of a target's as its file has bytes of the target's file."""
         sources = {"ngram": NGRAM} if "ngram" in self.drafter.name.split("+") else {}
+        if self.head is not None:
+            sources["head"] = SourcePriors(self.head.info.share)
         if self.helpers:
             sources["model"] = SourcePriors(self.draft_share)
         return Priors(sources=sources)
@@ -214,7 +224,7 @@ class Pipeline:
         if self._session is not None:
             self._session.close()
             self._session = None
-        for engine in (*self.helpers, self.engine):
+        for engine in (*self.helpers, *([self.head] if self.head is not None else []), self.engine):
             engine.close()
 
     def __enter__(self) -> Pipeline:

@@ -21,6 +21,7 @@ DRAFTERS: Mapping[str, str] = {
     "none": "foredraft.drafters.null:NullDrafter",
     "ngram": "foredraft.drafters.ngram:NgramDrafter",
     "model": "foredraft.drafters.model:ModelDrafter",
+    "head": "foredraft.drafters.head:HeadDrafter",
     "chain": "foredraft.drafters.chain:ChainDrafter",
 }
 EXTRAS: Mapping[str, str] = {

@@ -125,7 +125,7 @@ def test_rows_from_a_file_that_makes_no_sense(foredraft: Foredraft, llama: Path,
 
 
 def test_a_choice_that_is_none(foredraft: Foredraft, llama: Path, outputs: Path) -> None:
-    for flags in (("--weights", "int2"), ("--head", "q4"), ("--embedding-bits", "2"), ("--hidden", "x")):
+    for flags in (("--weights", "int2"), ("--output-matrix", "q4"), ("--embedding-bits", "2"), ("--hidden", "x")):
         code, out, err = foredraft("export", "executorch", llama, "-o", outputs / "out", *flags)
         assert code == 2 and out == "" and flags[1] in err and "Traceback" not in err
     code, _, err = foredraft("export", "executorch", llama)

@@ -127,12 +127,13 @@ def test_end_tokens_end() -> None:
     decoder = tiny_decoder()
     free = written(decoder, jobs_of(SamplingParams(), PROMPTS[:3]), 2, frozenset())
     assert [(len(one.ids), one.ended) for one in free.values()] == [(8, False), (16, False), (16, False)]
+    beside = Job(9, (5, 6), SamplingParams(logit_bias={8: 100.0}), 16)
     for number, one in free.items():
-        first, later = frozenset(one.ids[:1]), frozenset(one.ids[5:6])
-        job = replace(one.job, number=0)
-        assert written(decoder, [job], 2, first)[0] == Written(job, one.ids[:1], ended=True)
-        end = one.ids.index(one.ids[5]) + 1
-        assert written(decoder, [job], 2, later)[0] == Written(job, one.ids[:end], ended=True), number
+        for place in (0, 5):
+            end = one.ids.index(one.ids[place]) + 1
+            got = written(decoder, [one.job, beside], 2, frozenset({one.ids[place]}))
+            assert got[number] == Written(one.job, one.ids[:end], ended=True)
+            assert got[9] == Written(beside, (8,) * 16, ended=False)
 
 
 def test_the_context_ends_a_text() -> None:

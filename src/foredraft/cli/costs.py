@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foredraft.control import Priors
@@ -41,7 +41,7 @@ def known_costs(
         found = load_or_measure(subject_of(setup), lambda: nullcontext(loaded_of(pipeline, ids)), QUICK)
     except (ContextFull, EngineFailure, UsageError) as error:
         return KnownCosts(guess, (f"passes could not be measured ({error}); starting from a guess",))
-    return KnownCosts(found.profile.as_priors(tuple(guess.sources)))
+    return KnownCosts(_completed(found.profile.as_priors(tuple(guess.sources)), guess))
 
 
 def _given(path: Path, setup: Setup, guess: Priors) -> KnownCosts:
@@ -52,10 +52,12 @@ def _given(path: Path, setup: Setup, guess: Priors) -> KnownCosts:
     elif profile.machine != own.machine:
         notes.append(f"{path.name} was measured on another machine; times are corrected while decoding")
     priors = profile.as_priors(tuple(guess.sources))
-    missing = [name for name in guess.sources if name not in priors.sources]
-    if missing:
+    if "model" in guess.sources and "model" not in priors.sources:
         notes.append(f"{path.name} knows no draft model; its cost is guessed from the size of its file")
-        priors = Priors(
-            priors.curve, True, priors.step_seconds, {**priors.sources, **{n: guess.sources[n] for n in missing}}
-        )
-    return KnownCosts(priors, tuple(notes))
+    return KnownCosts(_completed(priors, guess), tuple(notes))
+
+
+def _completed(priors: Priors, guess: Priors) -> Priors:
+    """With the guesses of what a profile does not know, such as a head, whose cost is learnt while decoding."""
+    sources = {name: priors.sources.get(name, source) for name, source in guess.sources.items()}
+    return replace(priors, sources=sources)

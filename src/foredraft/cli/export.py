@@ -32,12 +32,22 @@ def export() -> None:
 @click.option("--ctx", default=0, metavar="N", help="Slots a session may have. [default: the model's, at most 4096]")
 @click.option("--width", default=64, show_default=True, metavar="N", help="Most tokens a pass.")
 @click.option("--weights", default="int4", show_default=True, type=click.Choice(WEIGHTS), help="Inner matrices.")
-@click.option("--head", default="int4", show_default=True, type=click.Choice(WEIGHTS), help="Output matrix.")
+@click.option(
+    "--output-matrix",
+    default="int4",
+    show_default=True,
+    type=click.Choice(WEIGHTS),
+    help="Output matrix of the target.",
+)
 @click.option("--embedding-bits", default="4", show_default=True, type=click.Choice(["4", "8"]), help="Embedding.")
 @click.option("--group", default=32, show_default=True, metavar="N", help="Weights that share a scale (4 bits).")
 @click.option("--hidden", "taps", multiple=True, type=int, metavar="LAYER", help="Also return this layer's states.")
 @click.option("--output-rows", metavar="N|FILE", help="For a draft: keep only its N most useful output rows.")
 @click.option("--output-text", metavar="FILE", help="Text whose tokens say which rows are useful.")
+@click.option("--head", metavar="DIR", help="Put a draft head in, trained with `foredraft tune head`.")
+@click.option(
+    "--head-weights", default="int4", show_default=True, type=click.Choice(WEIGHTS), help="Matrices of the draft head."
+)
 @click.option("--no-exact", is_flag=True, help="Write a program even if its bits depend on how tokens are fed.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def executorch(model: str, output: str, quiet: bool, **values: Any) -> None:
@@ -52,11 +62,13 @@ def executorch(model: str, output: str, quiet: bool, **values: Any) -> None:
         context=values["ctx"],
         width=values["width"],
         weights=values["weights"],
-        head=values["head"],
+        head=values["output_matrix"],
         embedding_bits=int(values["embedding_bits"]),
         group=values["group"],
         taps=tuple(sorted(set(values["taps"]))),
         exact=not values["no_exact"],
+        draft_head=None if values["head"] is None else Path(values["head"]),
+        draft_weights=values["head_weights"],
     )
     source, config, needs = maker.plan(find_or_pull(model), config)
     config = _with_rows(source, config, values, console)

@@ -17,7 +17,7 @@ from foredraft.catalogue import DEFAULT_TARGET
 from foredraft.cli.models import find_or_pull
 from foredraft.control import Controller
 from foredraft.engines.llama_native import KV_TYPES
-from foredraft.engines.opening import AUTO, ENGINES, Settings
+from foredraft.engines.opening import AUTO, ENGINES, Settings, is_head_draft
 from foredraft.errors import InvalidValue, PromptError
 from foredraft.pipeline import BUILT_IN, Request, Setup
 from foredraft.policy import CONTROLLERS, COST_DRAFT, COST_TREE, FIXED_DRAFT, Policy
@@ -39,7 +39,7 @@ MODEL_OPTIONS = (
         multiple=True,
         default=("ngram",),
         show_default=True,
-        metavar="PATH|NAME|ngram|none",
+        metavar="PATH|NAME|ngram|head|none",
         help="What guesses its words. Give several: the first one with something to say drafts.",
     ),
     click.option(
@@ -171,7 +171,7 @@ class Choices:
             strict=self.strict,
         )
         draft_context = _natural("--draft-ctx", self.draft_ctx)
-        drafts = tuple(draft if draft in BUILT_IN else find_or_pull(draft) for draft in self.drafts)
+        drafts = tuple(_draft(draft) for draft in self.drafts)
         return Setup(
             find_or_pull(self.target),
             drafts,
@@ -229,6 +229,13 @@ class Choices:
             self.stops,
             self.logprobs,
         )
+
+
+def _draft(name: str) -> str | Path:
+    """A built-in draft, the directory of a head, or a model."""
+    if name in BUILT_IN:
+        return name
+    return Path(name) if is_head_draft(name) else find_or_pull(name)
 
 
 def _natural(name: str, value: int) -> int:

@@ -186,9 +186,7 @@ def head(**values: Any) -> int:
     directory = Path(values["output"])
     if values["restart"]:
         (directory / room.CHECKPOINT).unlink(missing_ok=True)
-    plan = room.HeadPlan(
-        Path(values["data"]), directory, settings, taps, values["draft_vocabulary"], values["ffn"]
-    )
+    plan = room.HeadPlan(Path(values["data"]), directory, settings, taps, values["draft_vocabulary"], values["ffn"])
     room.read_about(plan.data)
     machine = room.Machine.of(values["device"], values["dtype"])
     with console.status(f"loading {source.path.name}"):

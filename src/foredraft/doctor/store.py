@@ -15,7 +15,7 @@ from foredraft.devices.verdict import judge
 from foredraft.doctor.measuring import WIDTHS, measure
 from foredraft.doctor.settings import SAMPLE, DoctorSettings, Loaded, Progress, silent
 from foredraft.engines.llama_cpp import default_threads
-from foredraft.engines.opening import AUTO, Settings, engine_name
+from foredraft.engines.opening import AUTO, Settings, engine_name, is_head_draft
 from foredraft.pipeline import Pipeline, Setup
 
 
@@ -46,7 +46,7 @@ def subject(
 
 def subject_of(setup: Setup) -> Subject:
     """``subject`` of what a pipeline is opened with."""
-    drafts = [draft for draft in setup.drafts if isinstance(draft, Path)]
+    drafts = [draft for draft in setup.drafts if isinstance(draft, Path) and not is_head_draft(draft)]
     return subject(setup.target, drafts, setup.engine, (setup.engine_name, setup.draft_engine))
 
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from foredraft.engines.answers import remembered
 from foredraft.engines.base import EngineInfo, check_extend
+from foredraft.engines.executorch_head import ExecutorchHead
 from foredraft.engines.executorch_program import UNSEEN, Caches, NativeProgram, Pass
 from foredraft.engines.slots import Layout, Slots
 from foredraft.errors import EngineFailure, InvalidValue, ModelFileError
 from foredraft.hf_tokenizer import HfTokenizer, TokenizerFacts
-from foredraft.manifest import Manifest, read_manifest, read_output_rows
+from foredraft.manifest import Manifest, read_head_ids, read_manifest, read_output_rows
 from foredraft.types import Ids, Logits, Scores
 
 
@@ -75,6 +76,11 @@ class ExecutorchEngine:
     def tokenizer(self) -> HfTokenizer:
         """The export's own tokenizer."""
         return exported_tokenizer(self.directory, self.manifest)
+
+    def head(self) -> ExecutorchHead:
+        """The draft head in the program; ModelFileError if it has none."""
+        ids = read_head_ids(self.directory, self.manifest)
+        return ExecutorchHead(self._program, self.manifest, ids, self.info.max_context)
 
     @property
     def threads(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -93,6 +93,8 @@ class NativeProgram:
                 _check_runtime(runtime, path, manifest)
                 program = runtime._load_program(str(path), program_verification=runtime.Verification.Minimal)
                 self._method: Any = program.load_method("forward")
+                self._head: Any = program.load_method("head") if manifest.head is not None else None
+                self._fuse: Any = program.load_method("fuse") if manifest.head is not None else None
             except RuntimeError as error:
                 reason = lines() or str(error)
                 raise ModelFileError(f"{path}: ExecuTorch cannot load it ({reason}); export it again") from None
@@ -104,7 +106,33 @@ class NativeProgram:
 
         They are views of the program's memory: valid until its next run. Raises InvalidValue beyond the bounds.
         """
-        if self._method is None:
+        self._check(self._method, step, caches)
+        arrays = (step.tokens, step.positions, step.slots, step.rows, *step.masks)
+        return self._call(self._method, arrays, caches.tensors)
+
+    def run_head(self, step: Pass, state: Logits, caches: Caches) -> list[Any]:
+        """One pass of the draft head: ``state`` float32[N, h]; logits float32[R, V'] and outputs float32[N, h], views
+        of the program's memory. Sizes are bounded as those of ``run``."""
+        self._check(self._head, step, caches)
+        arrays = (step.tokens, step.positions, step.slots, step.rows, state, *step.masks)
+        return self._call(self._head, arrays, caches.tensors)
+
+    def fuse(self, states: Logits) -> Logits:
+        """The target's states float32[N, T·h] -> what the head reads, float32[N, h], a view."""
+        if self._fuse is None or not 1 <= len(states) <= self.bounds.width:
+            raise InvalidValue("states", len(states), f"1 to {self.bounds.width}, of a program with a head")
+        fused: Logits = self._call(self._fuse, (states,), [])[0]
+        return fused
+
+    def _call(self, method: Any, arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+        try:
+            outputs = method.call([*map(self._torch.from_numpy, arrays), *tensors], False)
+        except RuntimeError as error:
+            raise EngineFailure(f"ExecuTorch failed: {error}") from None
+        return [output.numpy() for output in outputs]
+
+    def _check(self, method: Any, step: Pass, caches: Caches) -> None:
+        if method is None:
             raise EngineFailure("the engine is closed")
         for name, size, most in (
             ("width", len(step.tokens), self.bounds.width),
@@ -113,17 +141,10 @@ class NativeProgram:
         ):
             if not 1 <= size <= most:
                 raise InvalidValue(name, size, f"1 to {most}, the bound this program was exported with")
-        arrays = (step.tokens, step.positions, step.slots, step.rows, *step.masks)
-        inputs = [self._torch.from_numpy(array) for array in arrays]
-        try:
-            outputs = self._method.call([*inputs, *caches.tensors], False)
-        except RuntimeError as error:
-            raise EngineFailure(f"ExecuTorch failed: {error}") from None
-        return [output.numpy() for output in outputs]
 
     def close(self) -> None:
         """Free the program. Idempotent."""
-        self._method = self._program = None
+        self._method = self._head = self._fuse = self._program = None
 
 
 def load_runtime() -> tuple[ModuleType, Any]:

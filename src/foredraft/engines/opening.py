@@ -9,6 +9,7 @@ from pathlib import Path
 
 from foredraft.engines.base import Engine
 from foredraft.engines.executorch import ExecutorchConfig, ExecutorchEngine, exported_tokenizer
+from foredraft.engines.head_base import HeadEngine
 from foredraft.engines.llama_cpp import LlamaConfig, LlamaEngine
 from foredraft.engines.llama_vocab import load_vocab
 from foredraft.errors import InvalidValue, MissingExtra, ModelFileError
@@ -21,14 +22,17 @@ from foredraft.tokens import Tokenizer
 Settings = LlamaConfig
 """Settings of every engine; those that only llama.cpp has are refused by the others unless left alone."""
 AUTO = "auto"
+HEAD = "head"
+"""As a draft: the head that an export holds."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A loaded model and its tokenizer."""
+    """A loaded model, its tokenizer, and the draft head that was asked for."""
 
     engine: Engine
     tokenizer: Tokenizer
+    head: HeadEngine | None = None
 
 
 def engine_name(path: Path) -> str:
@@ -38,8 +42,9 @@ def engine_name(path: Path) -> str:
     return "pytorch" if (path / "config.json").is_file() else "llama_cpp"
 
 
-def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
-    """Load ``path`` with the engine ``name``; raises what that engine raises, or InvalidValue for settings it lacks."""
+def open_model(path: Path, settings: Settings, name: str = AUTO, head: str | Path | None = None) -> Opened:
+    """Load ``path`` with the engine ``name``, and its draft head: a directory of ``foredraft tune head``, or HEAD for
+    the one that an export holds. Raises what that engine raises, or InvalidValue for settings it lacks."""
     chosen = engine_name(path) if name == AUTO else name
     opener = _OPENERS.get(chosen)
     if opener is None:
@@ -48,7 +53,30 @@ def open_model(path: Path, settings: Settings, name: str = AUTO) -> Opened:
         check_path_exists(path)
         if settings.kv_type != Settings().kv_type:
             raise InvalidValue("--kv-type", settings.kv_type, f"only with llama.cpp; {chosen} keeps its own")
-    return opener(path, settings)
+    return opener(path, settings) if head is None else _open_with_head(chosen, path, settings, head)
+
+
+def _open_with_head(chosen: str, path: Path, settings: Settings, head: str | Path) -> Opened:
+    if chosen == "pytorch":
+        return _open_pytorch(path, settings, head)
+    if chosen != "executorch":
+        raise InvalidValue(
+            "--draft",
+            str(head),
+            "a head with the engines pytorch and executorch only, which give hidden states; export the model with "
+            "`foredraft export executorch --head`, or use --engine pytorch",
+        )
+    if head != HEAD:
+        raise InvalidValue(
+            "--draft", str(head), f"{HEAD} for an export's own head; `foredraft export executorch --head` puts it there"
+        )
+    opened = _open_executorch(path, settings)
+    assert isinstance(opened.engine, ExecutorchEngine)
+    try:
+        return replace(opened, head=opened.engine.head())
+    except ModelFileError:
+        opened.engine.close()
+        raise
 
 
 @contextmanager
@@ -104,17 +132,35 @@ def _open_executorch(path: Path, settings: Settings) -> Opened:
     return Opened(engine, engine.tokenizer)
 
 
-def _open_pytorch(path: Path, settings: Settings) -> Opened:
+def _open_pytorch(path: Path, settings: Settings, head: str | Path | None = None) -> Opened:
     try:
         from foredraft.engines.pytorch import TorchConfig, TorchEngine
+        from foredraft.engines.torch_head import TorchHead
+        from foredraft.models.head_file import load_head
+        from foredraft.models.load import read_config
     except ImportError as error:
         raise MissingExtra(
             "the pytorch engine needs torch; install it with: pip install 'foredraft[export]'"
         ) from error
     if settings.strict:
         raise InvalidValue("--strict", True, "the engines llama_cpp and executorch; torch's sums depend on the width")
-    engine = TorchEngine(path, TorchConfig(context=settings.context, threads=settings.threads))
-    return Opened(engine, _converted_tokenizer(path))
+    config = TorchConfig(context=settings.context, threads=settings.threads)
+    if head is None:
+        return Opened(TorchEngine(path, config), _converted_tokenizer(path))
+    if head == HEAD:
+        raise InvalidValue(
+            "--draft", HEAD, "with the pytorch engine: the directory of a head, from `foredraft tune head`"
+        )
+    stored = load_head(Path(head))
+    stored.check_target(read_config(path), path.name)
+    engine = TorchEngine(path, config, stored.head.config.taps)
+    shared = TorchHead(stored.head, stored.ids, engine.decoder, engine.info.max_context)
+    return Opened(engine, _converted_tokenizer(path), shared)
+
+
+def is_head_draft(draft: str | Path) -> bool:
+    """Whether a draft is a head: HEAD, or a directory made by `foredraft tune head`."""
+    return draft == HEAD or (Path(draft) / "head.json").is_file()
 
 
 _OPENERS: Mapping[str, Callable[[Path, Settings], Opened]] = {

@@ -90,11 +90,16 @@ class TorchEngine:
             hidden_size=len(taps) * shape.hidden_size or None,
         )
 
-    def open(self) -> TorchSession:
-        """A new, empty session with its own cache."""
+    @property
+    def decoder(self) -> Decoder:
+        """The module itself. EngineFailure once closed."""
         if self._decoder is None:
             raise EngineFailure("the engine is closed")
-        return TorchSession(self._decoder, self.info, self._taps)
+        return self._decoder
+
+    def open(self) -> TorchSession:
+        """A new, empty session with its own cache."""
+        return TorchSession(self.decoder, self.info, self._taps)
 
     def close(self) -> None:
         """Free the weights; close every session first. Idempotent."""

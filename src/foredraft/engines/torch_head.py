@@ -35,7 +35,14 @@ class TorchHead:
         chosen = torch.tensor(list(ids), device=weight.device)
         self.rows = target.head.weight.detach()[chosen]
         self.softcap = target.config.final_softcap
-        self.info = HeadInfo(np.array(ids, np.int32), config.vocab_size, config.state_size, config.hidden_size, context)
+        self.info = HeadInfo(
+            np.array(ids, np.int32),
+            config.vocab_size,
+            config.state_size,
+            config.hidden_size,
+            context,
+            config.pass_size / target.config.pass_size,
+        )
 
     def open(self) -> TorchHeadSession:
         """A new, empty session."""

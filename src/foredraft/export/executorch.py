@@ -16,14 +16,17 @@ from pathlib import Path
 from foredraft.engines.executorch import ExecutorchEngine
 from foredraft.errors import ForedraftError, InvalidValue
 from foredraft.export import lower, quality
+from foredraft.export.head_program import FuseProgram, HeadProgram
 from foredraft.export.program import Program, ProgramSpec
 from foredraft.export.resources import Needs, check_resources, needs
 from foredraft.export.rounding import balance, observed
 from foredraft.export.sample import sample_text
 from foredraft.export.selfcheck import Evidence, check_exact
 from foredraft.export.source import Source, file_facts, open_source
-from foredraft.manifest import MANIFEST, OUTPUT_ROWS, PROGRAM, TOKENIZER, Bounds, Manifest, Shape
+from foredraft.manifest import HEAD_IDS, MANIFEST, OUTPUT_ROWS, PROGRAM, TOKENIZER, Bounds, HeadFacts, Manifest, Shape
 from foredraft.models.config import DecoderConfig
+from foredraft.models.decoder import Decoder
+from foredraft.models.head_file import WEIGHTS, load_head
 from foredraft.models.load import load_decoder
 from foredraft.types import Logits
 
@@ -50,7 +53,8 @@ class ExportConfig:
     """``context``: slots (0 = what the model was trained with, at most 4096); ``width``: most tokens a pass.
     ``weights`` int4, int8 or float32; ``head`` likewise, ``embedding_bits`` 4 or 8; ``group``: weights per scale.
     ``taps``: layers whose hidden states become an output; ``rows``: output rows kept, None = all. ``exact`` False
-    writes a program that failed the check, too."""
+    writes a program that failed the check, too. ``draft_head``: directory of a trained head that goes into the program,
+    with weights of the type ``draft_weights``; its taps are then the program's."""
 
     context: int = 0
     width: int = 64
@@ -61,9 +65,13 @@ class ExportConfig:
     taps: tuple[int, ...] = ()
     rows: tuple[int, ...] | None = None
     exact: bool = True
+    draft_head: Path | None = None
+    draft_weights: lower.WeightType = "int4"
 
     def __post_init__(self) -> None:
-        for name in ("weights", "head"):
+        if self.draft_head is not None and self.rows is not None:
+            raise InvalidValue("output rows", len(self.rows), "all of them beside a draft head, which is for a target")
+        for name in ("weights", "head", "draft_weights"):
             if getattr(self, name) not in lower.WEIGHT_TYPES:
                 raise InvalidValue(name, getattr(self, name), ", ".join(lower.WEIGHT_TYPES))
         if self.embedding_bits not in (4, 8):
@@ -101,8 +109,20 @@ def plan(path: Path, config: ExportConfig) -> tuple[Source, ExportConfig, Needs]
     for tap in config.taps:
         if not 0 <= tap < shape.layers:
             raise InvalidValue("hidden-state layer", tap, f"0 to {shape.layers - 1}")
+    if config.draft_head is not None:
+        taps = _head_taps(config.draft_head, source)
+        if config.taps and config.taps != taps:
+            raise InvalidValue("hidden-state layers", list(config.taps), f"{list(taps)}, which the draft head reads")
+        config = replace(config, taps=taps)
     config = replace(config, context=context, width=min(config.width, context))
     return source, config, needs(shape, config.weights, config.head)
+
+
+def _head_taps(directory: Path, source: Source) -> tuple[int, ...]:
+    """The layers that a trained head reads; ModelFileError if it is another model's."""
+    stored = load_head(directory)
+    stored.check_target(source.config, source.name)
+    return stored.head.config.taps
 
 
 def export_executorch(source: Source, config: ExportConfig, target: Path, progress: Progress) -> Report:
@@ -169,18 +189,35 @@ class _Export:
         with lower.quiet():
             spec = ProgramSpec(config.context, config.taps, config.rows, config.embedding_bits, config.group)
             program = Program(decoder, spec)
+            drafting = self._head_programs(decoder, program)
             del decoder
             self._quantize(program, ids)
             eager = quality.eager_rows(program, ids[: quality.ROUND_TRIP])
             self.progress("exporting")
-            exported = lower.export(program, lower.Sizes(config.width, min(ROWS, config.width), config.context))
-            del program
+            sizes = lower.Sizes(config.width, min(ROWS, config.width), config.context)
+            exported = {lower.FORWARD: lower.export(program, sizes)}
+            if drafting is not None:
+                exported |= lower.export_head(*drafting, sizes)
+            del program, drafting
             self.progress("lowering to XNNPACK")
             manager = lower.lower(exported)
         self.progress("writing the program")
         with (self.folder / PROGRAM).open("wb") as file:
             manager.write_to_file(file)
         return _Made(lower.operators(manager), lower.arena(manager), reference, eager)
+
+    def _head_programs(self, decoder: Decoder, program: Program) -> tuple[HeadProgram, FuseProgram] | None:
+        """The draft head's methods, quantized; they share the target's embedding."""
+        config = self.config
+        if config.draft_head is None:
+            return None
+        stored = load_head(config.draft_head)
+        head = HeadProgram(stored.head, stored.ids, (decoder, program.embedding), config.context)
+        fuse = FuseProgram(stored.head)
+        for module in (head, fuse):
+            lower.quantize(module, lower.Precision(config.draft_weights, config.draft_weights, config.group))
+        (self.folder / HEAD_IDS).write_text(json.dumps(stored.ids) + "\n", "utf-8")
+        return head, fuse
 
     def _quantize(self, program: Program, ids: list[int]) -> None:
         """Round the weights with what they are multiplied by in mind, seen on text that is not scored."""
@@ -218,6 +255,7 @@ class _Export:
             backends=("XnnpackBackend",),
             versions={name: version(name) for name in ("foredraft", "executorch", "torch", "torchao")},
             arena=made.arena,
+            head=None if config.draft_head is None else _head_facts(config.draft_head, self.source.config),
         )
 
     def _write(self, manifest: Manifest) -> None:
@@ -251,6 +289,19 @@ class _Export:
         manifest = replace(manifest, exact=evidence.exact, quality=measured)
         self._write(manifest)
         return Report(self.folder, manifest, evidence)
+
+
+def _head_facts(directory: Path, target: DecoderConfig) -> HeadFacts:
+    config = load_head(directory).head.config
+    return HeadFacts(
+        HEAD_IDS,
+        config.rows,
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        round(1e6 * config.pass_size / target.pass_size),
+        file_facts(directory / WEIGHTS).sha256,
+    )
 
 
 def _shape(config: DecoderConfig) -> Shape:

@@ -6,7 +6,7 @@ Knows nothing about files, manifests or tokenizers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from torchao.quantization import quantize_
 from torchao.quantization.granularity import PerAxis
 from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
+from foredraft.export.head_program import FuseProgram, HeadProgram
 from foredraft.export.program import FixedLinear, Program
 from foredraft.export.rounding import Importance, quantize_int4
 
@@ -51,7 +52,7 @@ class Sizes:
     context: int
 
 
-def quantize(program: Program, config: Precision, importance: Importance | None = None) -> None:
+def quantize(program: nn.Module, config: Precision, importance: Importance | None = None) -> None:
     """Replace the weights of all linear layers, in place: int4 in groups of columns (``rounding``), or int8 per row;
     activations are quantized to int8 per token at run time."""
     for kind, chosen in ((config.weights, _is_inner), (config.head, _is_head)):
@@ -92,18 +93,50 @@ def export(program: Program, bounds: Sizes) -> ExportedProgram:
         return torch.export.export(program.eval(), arguments, dynamic_shapes=shapes, strict=False)
 
 
-def lower(exported: ExportedProgram) -> Any:
-    """XNNPACK for all that it takes, the portable operators for the rest; an ``ExecutorchProgramManager``."""
+FORWARD, HEAD, FUSE = "forward", "head", "fuse"
+"""Names of a program's methods: the target's pass, and those of a draft head."""
+
+
+def export_head(head: HeadProgram, fuse: FuseProgram, bounds: Sizes) -> dict[str, ExportedProgram]:
+    """Trace the methods of a draft head with symbolic N, R and C."""
+    config = head.config
+    width, rows = Dim("width", min=1, max=bounds.width), Dim("rows", min=1, max=bounds.rows)
+    slots = Dim("slots", min=2, max=bounds.context)
+    n, r, c = 5, 3, 128  # any sizes that differ
+    tokens = tuple(torch.arange(n) for _ in range(3))
+    caches = [torch.zeros(config.kv_heads, c, config.head_dim) for _ in range(2)]
+    state = torch.zeros(n, config.hidden_size)
+    arguments = ((*tokens, torch.arange(r)), state, [torch.zeros(n, c)], torch.ones(config.kv_heads, c, 1), caches)
+    by_token = {0: width}
+    shapes = (
+        (by_token, by_token, by_token, {0: rows}),
+        by_token,
+        [{0: width, 1: slots}],
+        {1: slots},
+        [{1: slots}] * 2,
+    )
+    states = torch.zeros(n, fuse.parts * config.hidden_size)
+    with torch.no_grad():
+        return {
+            HEAD: torch.export.export(head.eval(), arguments, dynamic_shapes=shapes, strict=False),
+            FUSE: torch.export.export(fuse.eval(), (states,), dynamic_shapes=(by_token,), strict=False),
+        }
+
+
+def lower(exported: Mapping[str, ExportedProgram]) -> Any:
+    """XNNPACK for all that it takes, the portable operators for the rest; an ``ExecutorchProgramManager`` with a method
+    of each name. What methods have in common is in the file once."""
     partitioner = XnnpackPartitioner()
     # Only the pass that this program needs; the full list would walk every one of its ~100 parts 17 times.
     partitioner.delegation_spec = DelegationSpec("XnnpackBackend", [CompileSpec("dqlinear_partitioner", b"")])
     edge = to_edge_transform_and_lower(
-        exported,
+        dict(exported),
         transform_passes=[_infer_symbolic_size],
         partitioner=[partitioner],
         compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
     )
-    _write_in_place(edge.exported_program())
+    for name in exported:
+        _write_in_place(edge.exported_program(name))
     return edge.to_executorch(
         ExecutorchBackendConfig(
             run_reinplace_pass=True,
@@ -159,13 +192,15 @@ class _Planning(MemoryPlanningPass):
 
 def operators(manager: Any) -> tuple[str, ...]:
     """Names of the operators that a runtime must have beside XNNPACK, such as ``aten::index_put_``."""
-    plan = manager.executorch_program.execution_plan[0]
-    return tuple(sorted({op.name + (f".{op.overload}" if op.overload else "") for op in plan.operators}))
+    plans = manager.executorch_program.execution_plan
+    return tuple(
+        sorted({op.name + (f".{op.overload}" if op.overload else "") for plan in plans for op in plan.operators})
+    )
 
 
 def arena(manager: Any) -> int:
     """Bytes of planned memory: intermediate results and outputs at the largest sizes."""
-    return int(sum(manager.executorch_program.execution_plan[0].non_const_buffer_sizes))
+    return int(sum(sum(plan.non_const_buffer_sizes) for plan in manager.executorch_program.execution_plan))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ Fed = tuple[Tensor, Tensor, Tensor, Tensor]
 @dataclass(frozen=True)
 class Step:
     """What every layer of one pass shares. ``angles``: cosines and sines float32[N, H + 2K, D] of full and of local
-    layers (``Program._angles``); ``masks`` float32[G·N, C] likewise; ``slots`` int64[N]; ``ones`` float32[K, C, 1]."""
+    layers (``Turning``); ``masks`` float32[G·N, C] likewise; ``slots`` int64[N]; ``ones`` float32[K, C, 1]."""
 
     angles: tuple[Pair, Pair]
     masks: tuple[Tensor, Tensor]
@@ -132,7 +132,7 @@ class Layer(nn.Module):
             self.head_norm = HeadNorm(attention.q_norm, attention.k_norm, config)
         if config.post_norms:
             self.post_norm, self.post_ffn_norm = Norm(block.post_attention_norm), Norm(block.post_ffn_norm)
-        self.swap = _fixed(_half_swap(config.head_dim))
+        self.swap = half_swap_product(config.head_dim)
 
     def forward(self, x: Tensor, step: Step, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """x [N, hidden] -> [N, hidden]."""
@@ -178,12 +178,12 @@ def _by_head(config: DecoderConfig, q: float, k: float, v: float) -> Tensor:
     return torch.tensor([q] * config.heads + [k] * kv + [v] * kv)[:, None]
 
 
-def _half_swap(size: int) -> Tensor:
-    """The matrix that takes (left, right) to (-right, left), float32[size, size]."""
+def half_swap_product(size: int) -> FixedLinear:
+    """The product that takes (left, right) to (-right, left), each of ``size`` / 2 elements."""
     matrix, left = torch.zeros(size, size), torch.arange(size // 2)
     matrix[left, left + size // 2] = -1.0
     matrix[left + size // 2, left] = 1.0
-    return matrix
+    return _fixed(matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,25 @@ class ProgramSpec:
     rows: tuple[int, ...] | None = None
     embedding_bits: int = 4
     group: int = 32
+
+
+class Turning(nn.Module):
+    """Cosines and sines of positions below ``context``: q heads turn and are scaled, k heads turn, v heads stay as they
+    are (cosine 1, sine 0)."""
+
+    def __init__(self, config: DecoderConfig, context: int, *, local: bool = False) -> None:
+        super().__init__()
+        full, near = angle_tables(config, context)
+        cos, sin = near if local else full
+        self.register_buffer("cos", torch.cat([cos, cos], -1))
+        self.register_buffer("sin", torch.cat([sin, sin], -1))
+        self.register_buffer("turned", _by_head(config, config.query_scale, 1.0, 0.0))
+        self.register_buffer("still", _by_head(config, 0.0, 0.0, 1.0))
+
+    def forward(self, positions: Tensor) -> Pair:
+        """positions int64[N] -> two of float32[N, H + 2K, D]."""
+        cosines, sines = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        return cosines * self.turned + self.still, sines * self.turned
 
 
 class Program(nn.Module):
@@ -212,14 +231,9 @@ class Program(nn.Module):
         self.layers = nn.ModuleList(Layer(block, config, i) for i, block in enumerate(decoder.blocks))
         self.norm = Norm(decoder.norm)
         self.windowed = any(config.is_local(i) for i in range(config.layers))
-        full, local = angle_tables(config, spec.context)
-        tables = {"cos": full[0], "sin": full[1]}
+        self.turning = Turning(config, spec.context)
         if self.windowed:
-            tables |= {"local_cos": local[0], "local_sin": local[1]}
-        for name, table in tables.items():
-            self.register_buffer(name, torch.cat([table, table], -1))
-        self.register_buffer("turned", _by_head(config, config.query_scale, 1.0, 0.0))
-        self.register_buffer("still", _by_head(config, 0.0, 0.0, 1.0))
+            self.local_turning = Turning(config, spec.context, local=True)
 
     def forward(self, fed: Fed, masks: Sequence[Tensor], ones: Tensor, caches: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """``masks``: float32[N, C], 0 where a token sees a slot and very negative elsewhere, a second one for local
@@ -229,7 +243,9 @@ class Program(nn.Module):
         x = self.embedding(tokens)
         if self.config.embed_scale != 1.0:
             x = x * self.config.embed_scale
-        step = Step(self._angles(positions), _tiled(masks, groups), slots, ones)
+        full = self.turning(positions)
+        angles = (full, self.local_turning(positions) if self.windowed else full)
+        step = Step(angles, tiled(masks, groups), slots, ones)
         tapped = {}
         for index, layer in enumerate(self.layers):
             x = layer(x, step, caches[2 * index], caches[2 * index + 1])
@@ -239,17 +255,8 @@ class Program(nn.Module):
             logits = torch.tanh(logits * (1 / cap)) * cap
         return (logits, torch.cat([tapped[i] for i in self.taps], -1)) if self.taps else (logits,)
 
-    def _angles(self, positions: Tensor) -> tuple[Pair, Pair]:
-        def at(cos: Tensor, sin: Tensor) -> Pair:
-            """q heads turn and are scaled, k heads turn, v heads stay as they are (cosine 1, sine 0)."""
-            cosines, sines = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
-            return cosines * self.turned + self.still, sines * self.turned
 
-        full = at(self.cos, self.sin)
-        return full, at(self.local_cos, self.local_sin) if self.windowed else full
-
-
-def _tiled(masks: Sequence[Tensor], groups: int) -> tuple[Tensor, Tensor]:
+def tiled(masks: Sequence[Tensor], groups: int) -> tuple[Tensor, Tensor]:
     """One copy of a mask for each query head of a group: float32[G·N, C]."""
     tiled = [torch.cat([mask] * groups) if groups > 1 else mask for mask in masks]
     return tiled[0], tiled[-1]

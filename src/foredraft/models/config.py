@@ -59,6 +59,13 @@ class DecoderConfig:
     attention_softcap: float | None = None
     final_softcap: float | None = None
 
+    @property
+    def pass_size(self) -> int:
+        """Weights that a pass of one token reads: all but the embedding."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        layer = self.hidden_size * (2 * queries + 2 * keys + 3 * self.ffn_size)
+        return self.layers * layer + self.vocab_size * self.hidden_size
+
     def is_local(self, layer: int) -> bool:
         """True if ``layer`` sees a sliding window only."""
         return bool(self.window) and bool(self.local) and self.local[layer]

@@ -58,6 +58,14 @@ class HeadConfig:
         """Elements of what the target says of a token: T·h."""
         return len(self.taps) * self.hidden_size
 
+    @property
+    def pass_size(self) -> int:
+        """Weights that one pass reads, the shared output rows included."""
+        c = self
+        queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        layer = 2 * c.hidden_size * (queries + 2 * keys) + queries * c.hidden_size + 3 * c.hidden_size * c.ffn_size
+        return layer + c.rows * c.hidden_size
+
     def decoder(self, context: int) -> DecoderConfig:
         """The layer as a decoder of its own: what caches and tables of angles are made from."""
         return DecoderConfig(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,9 +67,10 @@ def _write_settings(config: DecoderConfig, source: Path, folder: Path, dtype: st
     values = {**_settings(config), **special, "torch_dtype": dtype}
     (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
     found = hf_config(folder)
+    wanted = config if any(config.local) else replace(config, window=None, local=())
     for field in fields(DecoderConfig):
-        value = getattr(config, field.name)
-        if not _same(value, getattr(found, field.name), 1e-2 if field.name == "embed_scale" else 1e-6):
+        value, read = getattr(wanted, field.name), getattr(found, field.name)
+        if not _same(value, read, 1e-2 if field.name == "embed_scale" else 1e-6):
             name = field.name.replace("_", " ")
             allowed = (
                 f"{_shown(getattr(found, field.name))}: a config.json of this architecture cannot say anything else"
@@ -172,7 +173,8 @@ def _original_context(divisors: tuple[float, ...], theta: float, head_dim: int) 
     cut to [0, 1] (transformers' ``_compute_llama3_parameters``). One with 0 < s < 1 says what L is, the others between
     which numbers it lies.
     """
-    factor, least, most, exact = max(divisors), 1.0, float(1 << 30), []
+    factor, least, most = max(divisors), 1.0, float(1 << 30)
+    exact: list[float] = []
     for index, divisor in enumerate(divisors):
         wave = 2 * math.pi * theta ** (2 * index / head_dim)
         share = (1 / divisor - 1 / factor) / (1 - 1 / factor)

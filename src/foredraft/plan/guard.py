@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from foredraft.devices.machine import free_memory
-from foredraft.engines.opening import AUTO, engine_name
+from foredraft.engines.opening import AUTO, engine_name, is_head_draft
 from foredraft.errors import ForedraftError, UsageError
 from foredraft.memory import size
 from foredraft.modelfile import ModelShape
@@ -34,7 +34,7 @@ def check_memory(setup: Setup, free: int | None = None) -> str | None:
     free = free_memory() if free is None else free
     if free is None or os.environ.get(OVERRIDE) == "1":
         return None
-    paths = [Path(draft) for draft in setup.drafts if draft not in BUILT_IN]
+    paths = [Path(draft) for draft in setup.drafts if draft not in BUILT_IN and not is_head_draft(draft)]
     try:
         target = _shape(setup.target, setup.engine_name)
         drafts = [Candidate(path.name, _shape(path, setup.draft_engine)) for path in paths]

@@ -1,5 +1,5 @@
-"""Training texts in batches of like length; which texts a batch holds depends on the seed and its number alone, so that a
-run may be taken up anywhere."""
+"""Training texts in batches of like length; which texts a batch holds depends on the seed and its number alone, so that
+a run may be taken up anywhere."""
 
 from __future__ import annotations
 

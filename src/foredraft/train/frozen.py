@@ -51,7 +51,7 @@ class Frozen:
 
     @torch.no_grad()
     def law(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
-        """The target's own law at these places of the texts, p float32[n, V']; what is missing from 1 it gives to tokens
-        outside the draft vocabulary. The last of the tapped layers must be the target's last one."""
+        """The target's own law at these places of the texts, p float32[n, V']; what is missing from 1 it gives to
+        tokens outside the draft vocabulary. The last of the tapped layers must be the target's last one."""
         last = batch.states[rows, positions, -self.embedding.shape[1] :]
         return (self.logits(self.norm(last)) - batch.log_totals[rows, positions, None]).exp()

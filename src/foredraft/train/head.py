@@ -21,11 +21,11 @@ from foredraft.train.batch import Rotation
 from foredraft.train.batches import Batches, Corpus, collated
 from foredraft.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from foredraft.train.frozen import Frozen
-from foredraft.train.texts import Split
-from foredraft.train.losses import LOSSES, Loss, rollout_loss
+from foredraft.train.losses import LOSSES, Guesses, Loss, rollout_loss
 from foredraft.train.measures import Measured, measure
-from foredraft.train.states import TextStates
 from foredraft.train.rollout import Batch, answers, rollout
+from foredraft.train.states import TextStates
+from foredraft.train.texts import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def head_loss(head: DraftHead, frozen: Frozen, batch: Batch, settings: TrainSett
     def law(piece: slice) -> Tensor:
         return frozen.law(batch, rows[piece], positions[piece])
 
-    return rollout_loss(settings.loss, torch.stack(normed), torch.stack(weights) / share, frozen, law)
+    return rollout_loss(settings.loss, Guesses(torch.stack(normed), torch.stack(weights) / share, law, frozen))
 
 
 KeepBest = Callable[[DraftHead, Measured], None]
@@ -154,9 +154,9 @@ class HeadTrainer:
         return self.step >= self.settings.steps or self.waited >= self.settings.patience
 
     def run(self, told: Callable[[Event], None], keep_best: KeepBest, stop: Callable[[], bool] = lambda: False) -> None:
-        """Train until it is finished, or ``stop`` says so between two steps. ``keep_best`` is given the head whenever it
-        measures better than before. A checkpoint is left at the end, and at every measurement; an error in the middle
-        of a step leaves the one before."""
+        """Train until it is finished, or ``stop`` says so between two steps. ``keep_best`` is given the head whenever
+        it measures better than before. A checkpoint is left at the end, and at every measurement; an error in the
+        middle of a step leaves the one before."""
         whole = True
         try:
             for texts in self._upcoming():

@@ -33,8 +33,8 @@ LOG, CURVE = "log.jsonl", "curve.png"
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """``data``: directory of texts; ``directory``: where the head goes; ``taps`` empty: the default ones; ``rows``: size
-    of the draft vocabulary, 0 = by coverage; ``ffn_size`` 0 = the target's."""
+    """``data``: directory of texts; ``directory``: where the head goes; ``taps`` empty: the default ones; ``rows``:
+    size of the draft vocabulary, 0 = by coverage; ``ffn_size`` 0 = the target's."""
 
     data: Path
     directory: Path
@@ -67,8 +67,8 @@ class HeadRun:
     coverage: float = 0.0
 
     def check(self) -> DataSettings:
-        """What the texts were made with; TrainingDataError if another model wrote them, InvalidValue for layers that the
-        target does not have."""
+        """What the texts were made with; TrainingDataError if another model wrote them, InvalidValue for layers that
+        the target does not have."""
         about = read_about(self.plan.data)
         assert about is not None
         if about.sha256 != self.target.sha256:
@@ -118,9 +118,7 @@ class HeadRun:
 
         def told(event: Event) -> None:
             self.events.append(event)
-            write_whole(
-                self.plan.directory / LOG, "".join(json.dumps(one.as_json()) + "\n" for one in self.events)
-            )
+            write_whole(self.plan.directory / LOG, "".join(json.dumps(one.as_json()) + "\n" for one in self.events))
             self.told.event(event)
 
         def keep_best(head: DraftHead, measured: Measured) -> None:

@@ -1,12 +1,13 @@
 """How far a draft's law q is from the target's law p: what training makes small. Knows no model.
 
-Shapes: n places, V' draft vocabulary, h hidden size, J steps of a rollout. p may sum to less than 1: what is missing the
-target gives to tokens that the draft cannot say.
+Shapes: n places, V' draft vocabulary, h hidden size, J steps of a rollout. p may sum to less than 1: what is missing
+the target gives to tokens that the draft cannot say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -69,28 +70,37 @@ def loss_and_slope(kind: Loss, z: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     return -share.log(), slope
 
 
-def rollout_loss(kind: Loss, normed: Tensor, weights: Tensor, shared: Shared, law: Callable[[slice], Tensor]) -> Tensor:
-    """Σ weights · loss over all steps and places; a scalar, differentiable by ``normed``.
+@dataclass(frozen=True)
+class Guesses:
+    """What a rollout said: ``normed`` [J, n, h], the normed outputs; ``weights`` float32[J, n] of their losses; ``law``
+    gives p float32[., V'] of a slice of the n places; ``shared``: the output matrix."""
 
-    normed [J, n, h]: the head's normed outputs; weights float32[J, n]; ``law`` gives p float32[., V'] of a slice of the
-    places. Laws of ``PIECE`` places exist at once, and none is kept for the way back: the output matrix is not trained,
-    so all that is needed there is the slope by ``normed``.
+    normed: Tensor
+    weights: Tensor
+    law: Callable[[slice], Tensor]
+    shared: Shared
+
+
+def rollout_loss(kind: Loss, guesses: Guesses) -> Tensor:
+    """Σ weights · loss over all steps and places; a scalar, differentiable by ``guesses.normed``.
+
+    Laws of ``PIECE`` places exist at once, and none is kept for the way back: the output matrix is not trained, so all
+    that is needed there is the slope by the normed outputs.
     """
-    return _RolloutLoss.apply(normed, weights, shared, law, kind)  # type: ignore[no-any-return,no-untyped-call]
+    return _RolloutLoss.apply(guesses.normed, guesses, kind)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _RolloutLoss(torch.autograd.Function):
     """See ``rollout_loss``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, normed: Tensor, weights: Tensor, shared: Shared, law: Callable[[slice], Tensor], kind: Loss
-    ) -> Tensor:
+    def forward(ctx: Any, normed: Tensor, guesses: Guesses, kind: Loss) -> Tensor:
+        shared, weights = guesses.shared, guesses.weights
         total = weights.new_zeros(())
         slopes = torch.empty_like(normed)
         for start in range(0, normed.shape[1], PIECE):
             piece = slice(start, start + PIECE)
-            p = law(piece)
+            p = guesses.law(piece)
             for step in range(normed.shape[0]):
                 weight = weights[step, piece]
                 z = shared.logits(normed[step, piece])
@@ -101,6 +111,6 @@ class _RolloutLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (slopes,) = ctx.saved_tensors
-        return slopes * outer, None, None, None, None
+        return slopes * outer, None, None

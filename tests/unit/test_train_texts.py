@@ -1,0 +1,466 @@
+"""Training texts on disk, and how they are made: damage is named, interruption loses nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foredraft.errors import PromptError, TrainingDataError
+from foredraft.models.decoder import Decoder
+from foredraft.prompts import Prompt
+from foredraft.sampling import History, Sampler
+from foredraft.tokens import TextStream
+from foredraft.train import data
+from foredraft.train.conversations import OWN, asked, opening
+from foredraft.train.data import Asker, Progress, make_texts, prompts_hash
+from foredraft.train.texts import (
+    HELD_OUT,
+    SPLITS,
+    DataSettings,
+    Text,
+    part_files,
+    read_about,
+    read_part,
+    read_texts,
+    split_of,
+    write_about,
+    write_part,
+)
+from foredraft.types import SamplingParams
+from tests.support.tiny_torch import forward
+from tests.support.toy_tokenizer import ToyTokenizer
+from tests.support.training import text_of, tiny_decoder
+
+SETTINGS = DataSettings("toy.gguf", "ab" * 32, prompts="12", samples=2, temperatures=(0.0, 0.8, 1.0), seed=7)
+CHANGES: dict[str, Any] = {
+    "target": "other.gguf",
+    "sha256": "cd" * 32,
+    "prompts": "34",
+    "excluded": "56",
+    "samples": 3,
+    "questions": 5,
+    "temperatures": (0.0, 0.8),
+    "top_p": 0.9,
+    "max_tokens": 100,
+    "context": 100,
+    "seed": 8,
+}
+TEXTS = [
+    Text(4, "code", "train", 0.8, 2, (5, 6, 7), ended=True),
+    Text(1, 'ein "Satz"\n\u2028mehr', "validation", 0.0, 1, (0, (1 << 24) - 1), ended=False),
+    Text(2, OWN, "train", 0.0, 0, (), ended=False, skipped="the question is empty"),
+]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(TrainingDataError) as caught:
+        call()
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1 and len(message) < 600
+    return message
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    first = write_part(tmp_path, TEXTS)
+    second = write_part(tmp_path, TEXTS[:1])
+    assert read_about(tmp_path) == SETTINGS
+    assert part_files(tmp_path) == [first, second] == sorted((tmp_path / "texts").iterdir())
+    assert list(read_texts(tmp_path)) == [(first, TEXTS), (second, TEXTS[:1])]
+    assert [len(text) for text in TEXTS] == [3, 2, 0]
+    write_about(tmp_path, SETTINGS)  # the same settings go on
+
+
+def test_files_are_numbered_behind_the_last_one(tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    parts = [write_part(tmp_path, TEXTS[:1]) for _ in range(3)]
+    parts[0].unlink()
+    assert write_part(tmp_path, TEXTS[:1]).name == "000003.jsonl"
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(DataSettings)])
+def test_other_settings_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    other = replace(SETTINGS, **{name: CHANGES[name]})
+    message = refusal(lambda: write_about(tmp_path, other))
+    assert message.startswith(f"{tmp_path}: holds texts made with other settings ({name.replace('_', ' ')}); give")
+    assert read_about(tmp_path) == SETTINGS
+
+
+def test_no_data(tmp_path: Path) -> None:
+    assert read_about(tmp_path, missing_ok=True) is None
+    assert refusal(lambda: read_about(tmp_path)).startswith(f"{tmp_path / 'data.json'}: no such file; make the data")
+    assert part_files(tmp_path) == []
+
+
+ABOUT = {"format": "foredraft-texts", "schema": 1, **asdict(SETTINGS)}
+DAMAGED_ABOUT: dict[str, str | bytes] = {
+    "empty": "",
+    "truncated": json.dumps(ABOUT)[:60],
+    "no object": "[1]",
+    "deep": "[" * 100_000,
+    "no text": b"\xff\xfe\x00",
+    "foreign": "{}",
+    "another schema": json.dumps(ABOUT | {"schema": 2}),
+    "missing key": json.dumps({key: value for key, value in ABOUT.items() if key != "sha256"}),
+    "wrong type": json.dumps(ABOUT | {"seed": "7"}),
+    "wrong list": json.dumps(ABOUT | {"temperatures": 0.8}),
+    "wrong item": json.dumps(ABOUT | {"temperatures": [0.8, "hot"]}),
+    "not finite": json.dumps(ABOUT | {"top_p": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED_ABOUT)
+def test_damaged_settings(what: str, tmp_path: Path) -> None:
+    path, content = tmp_path / "data.json", DAMAGED_ABOUT[what]
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for call in (lambda: read_about(tmp_path), lambda: write_about(tmp_path, SETTINGS)):
+        assert refusal(call).startswith(f"{path}: is ")
+
+
+LINE = {**asdict(TEXTS[0])}
+DAMAGED_LINES: dict[str, str] = {
+    "empty": "",
+    "truncated": json.dumps(LINE)[:50],
+    "a list": "[1, 2]",
+    "a text": '"text"',
+    "null": "null",
+    "deep": "[" * 100_000,
+    **{f"{key} is missing": json.dumps({name: value for name, value in LINE.items() if name != key}) for key in LINE},
+    **{
+        f"{key} is {value!r}": json.dumps(LINE | {key: value})
+        for key, wrong in {
+            "number": ("4", 1.5, None, -1, True),
+            "kind": (3, None, ["code"]),
+            "split": ("all", None, 1, []),
+            "temperature": ("0.8", None, -1.0, float("nan")),
+            "prompt_tokens": ("2", 4, -1, None, 1.5, True),
+            "ids": (5, None, "567", [5, "6", 7], [5, 6.0, 7], [5, -1, 7], [5, 1 << 24, 7], [5, True, 7], {}, [[5]]),
+            "ended": ("yes", None, 1),
+            "skipped": (None, 1, []),
+        }.items()
+        for value in wrong
+    },
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED_LINES)
+def test_damaged_texts(what: str, tmp_path: Path) -> None:
+    """The message names file and line."""
+    write_about(tmp_path, SETTINGS)
+    path = write_part(tmp_path, TEXTS)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], DAMAGED_LINES[what], lines[2]]) + "\n")
+    message = refusal(lambda: read_part(path))
+    assert message.startswith(f"{path}, line 3: is damaged (") and "give another -o" in message
+    assert refusal(lambda: list(read_texts(tmp_path))) == message
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    path = write_part(tmp_path, TEXTS)
+    path.write_bytes(b"\xff\xfe")
+    assert refusal(lambda: read_part(path)).startswith(f"{path}: cannot be read (")
+    path.unlink()
+    assert refusal(lambda: read_part(path)).startswith(f"{path}: cannot be read (")
+    path.mkdir()
+    assert refusal(lambda: read_part(path)).startswith(f"{path}: cannot be read (")
+
+
+def test_other_peoples_files_are_left_alone(tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    for name in ("notes.txt", ".000000.jsonl.17.tmp", "x.jsonl"):
+        (tmp_path / "texts" / name).write_text("no text")
+    assert write_part(tmp_path, TEXTS).name == "000000.jsonl"
+    assert [texts for _, texts in read_texts(tmp_path)] == [TEXTS]
+
+
+# --- splits ------------------------------------------------------------------------------------------------
+
+
+def prompt(words: str, kind: str = "chat", line: int = 1, system: str = "") -> Prompt:
+    messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+    return Prompt(line, kind, (*messages, {"role": "user", "content": words}), None, f"{line}-{words}-{system}")
+
+
+def test_splits_are_as_large_as_promised() -> None:
+    counts = Counter(split_of(f"question {number}") for number in range(4096))
+    for split in ("validation", "test"):
+        assert counts[split] == pytest.approx(4096 / HELD_OUT, rel=0.25)  # four standard deviations
+    assert set(counts) == set(SPLITS)
+
+
+def test_the_split_is_a_matter_of_words_alone() -> None:
+    tokenizer = ToyTokenizer()
+    words = "a cat"
+    found = {
+        split_of(asked(one, tokenizer).words)
+        for one in (prompt(words), prompt(words, "code", 9), prompt(words, system="b"))
+    }
+    assert found == {split_of(words)}
+
+
+def test_the_same_prompt_is_in_one_split_whatever_the_settings(tmp_path: Path) -> None:
+    """Other samples, temperatures, kinds, systems and numbers."""
+    decoder, tokenizer = toy_decoder(), ToyTokenizer()
+    words = [f"{'ab' * (number % 3)} cat {number}" for number in range(20)]
+    want = {f"{word}": split_of(word) for word in words}
+    for run, samples in enumerate((1, 2)):
+        order = words if run else words[::-1]
+        prompts = [prompt(word, f"kind {run}", number, "ha" * run) for number, word in enumerate(order)]
+        settings = replace(TOY, prompts=prompts_hash(prompts), samples=samples, max_tokens=3)
+        make_texts(Asker(decoder, tokenizer, prompts), settings, tmp_path / str(run), 8, lambda progress: None)
+        for text in all_texts(tmp_path / str(run)):
+            assert text.split == want[order[text.number // samples]]
+            assert text.kind == f"kind {run}"
+    assert set(want.values()) > {"train"}
+
+
+# --- making them -------------------------------------------------------------------------------------------
+
+TOY = DataSettings("toy.gguf", "ab" * 32, temperatures=(0.0, 0.9), max_tokens=12, context=100, seed=3)
+OWN_QUESTIONS = replace(TOY, questions=14, context=180)
+
+
+def toy_decoder() -> Decoder:
+    """It can say what the toy tokenizer knows, and ends its turns often."""
+    decoder = tiny_decoder(num_hidden_layers=1, vocab_size=ToyTokenizer().vocab_size)
+    decoder.head.weight[4] = 0.4 * decoder.head.weight[4:20].sum(0)
+    return decoder
+
+
+@pytest.fixture(scope="module")
+def asker() -> Asker:
+    return Asker(toy_decoder(), ToyTokenizer())
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "PART", 3)
+
+
+def all_texts(directory: Path) -> list[Text]:
+    return [text for _, texts in read_texts(directory) for text in texts]
+
+
+def with_prompts(asker: Asker) -> tuple[Asker, DataSettings]:
+    prompts = [prompt(f"a cat {number}", "chat" if number % 2 else "code", number) for number in range(9)]
+    return replace(asker, prompts=prompts), replace(TOY, prompts=prompts_hash(prompts), samples=2)
+
+
+def cases(asker: Asker) -> Iterator[tuple[Asker, DataSettings, int]]:
+    yield (*with_prompts(asker), 18)
+    yield asker, OWN_QUESTIONS, 14
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Hears:
+    """``told`` that ends the run when it hears for the ``limit``-th time."""
+
+    def __init__(self, limit: int = -1, error: type[BaseException] = Interrupted) -> None:
+        self.limit, self.error = limit, error
+        self.heard: list[Progress] = []
+
+    def __call__(self, progress: Progress) -> None:
+        self.heard.append(replace(progress))
+        if len(self.heard) == self.limit:
+            raise self.error
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("case", [0, 1], ids=["prompts", "own questions"])
+@pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])
+@pytest.mark.parametrize("seed", range(4))
+def test_interrupted_runs_end_with_every_text_once(
+    case: int, error: type[BaseException], seed: int, asker: Asker, tmp_path: Path
+) -> None:
+    """Its texts are those of a run that was not interrupted, whenever it is interrupted and however often."""
+    asker, settings, count = list(cases(asker))[case]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    make_texts(asker, settings, whole, 4, Hears())
+    moments = np.random.default_rng(seed).geometric(0.015 if settings.questions else 0.1, 200).tolist()
+    kept = interrupted = 0
+    while kept < count:
+        told = Hears(moments[interrupted], error)
+        try:
+            progress = make_texts(asker, settings, parts, 4, told)
+        except error:
+            interrupted += 1
+            assert kept <= (kept := len(all_texts(parts))) == told.heard[-1].texts
+        else:
+            kept = len(all_texts(parts))
+    progress = make_texts(asker, settings, parts, 4, Hears())
+    got, want = all_texts(parts), all_texts(whole)
+    assert Counter(text.number for text in got) == Counter(range(count)) and interrupted
+    assert sorted(got, key=lambda text: text.number) == sorted(want, key=lambda text: text.number)
+    assert (progress.of, progress.texts) == (count, count)
+    assert progress.skipped == sum(bool(text.skipped) for text in got)
+
+
+def test_nothing_is_left_to_do(asker: Asker, tmp_path: Path) -> None:
+    asker, settings = with_prompts(asker)
+    make_texts(asker, settings, tmp_path, 4, Hears())
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    told = Hears()
+    progress = make_texts(asker, settings, tmp_path, 4, told)
+    assert (progress.texts, progress.of, progress.tokens, told.heard) == (18, 18, 0, [])
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+
+
+def test_progress(asker: Asker, tmp_path: Path) -> None:
+    told = Hears()
+    asker, settings = with_prompts(asker)
+    make_texts(asker, settings, tmp_path, 4, told)
+    texts = all_texts(tmp_path)
+    assert told.heard[-1] == Progress(18, 18, 0, sum(len(text) - text.prompt_tokens for text in texts))
+    for name in ("texts", "tokens"):
+        values = [getattr(progress, name) for progress in told.heard]
+        assert values == sorted(values)
+
+
+def test_what_is_on_disk_is_what_was_asked_for(asker: Asker, tmp_path: Path) -> None:
+    """Each text is the answer to its prompt, at the temperature whose turn it is."""
+    asker, settings = with_prompts(asker)
+    make_texts(asker, settings, tmp_path, 5, Hears())
+    for text in all_texts(tmp_path):
+        own = asker.prompts[text.number // 2]
+        prompt_ids = own.encoded(asker.tokenizer).ids
+        assert text.ids[: text.prompt_tokens] == prompt_ids and text.kind == own.kind
+        assert text.temperature == settings.temperatures[text.number % 2]
+        answer = text.ids[text.prompt_tokens :]
+        assert text.ended == (answer[-1] in asker.tokenizer.eog_ids) and not text.skipped
+        assert 1 <= len(answer) <= 12 and (text.ended or len(answer) == 12 or len(text) == settings.context)
+        if text.temperature == 0:
+            for place in range(len(answer)):
+                row = forward(asker.decoder, text.ids[: text.prompt_tokens + place], 1)[0]
+                assert int(row.argmax()) == answer[place]
+    sampled = [text for text in all_texts(tmp_path) if text.temperature]
+    assert len({text.ids[text.prompt_tokens :] for text in sampled}) > len(sampled) / 2
+
+
+def test_own_questions(asker: Asker, tmp_path: Path) -> None:
+    """The question is what the target says behind the beginning of a user's turn, asked as a user would ask it."""
+    make_texts(asker, OWN_QUESTIONS, tmp_path, 5, Hears())
+    texts, tokenizer = all_texts(tmp_path), asker.tokenizer
+    start = opening(tokenizer)
+    assert "".join(tokenizer.piece(id, special=True).decode() for id in start) == "<s><|turn|>user\n"
+    skipped = [text for text in texts if text.skipped]
+    assert 0 < len(skipped) < len(texts)
+    assert all(len(text) == 0 and text.skipped for text in skipped)
+    for text in texts:
+        if text.skipped:
+            continue
+        stream = TextStream(tokenizer, special=True)
+        asked_text = stream.push(text.ids[: text.prompt_tokens]) + stream.finish()
+        words = asked_text.removeprefix("<s><|turn|>user\n").removesuffix("<|end|>\n<|turn|>assistant\n")
+        assert text.kind == OWN and text.split == split_of(words) and len(words) >= 2
+
+
+def test_the_first_question_is_sampled_behind_the_opening(asker: Asker, tmp_path: Path) -> None:
+    settings = replace(OWN_QUESTIONS, questions=3)
+    make_texts(asker, settings, tmp_path, 1, Hears())
+    for text in all_texts(tmp_path):
+        params = SamplingParams(temperature=1.0, top_p=0.98, seed=(settings.seed << 32) + 2 * text.number)
+        history, sampler = History(opening(asker.tokenizer)), Sampler(params)
+        while history.generated < 128:
+            token = sampler.choose(forward(asker.decoder, history.tokens, 1)[0], history)
+            history.push(token)
+            if token in asker.tokenizer.eog_ids:
+                break
+        stream = TextStream(asker.tokenizer)
+        words = (stream.push(history.tokens[-history.generated :]) + stream.finish()).strip()
+        if text.skipped:
+            assert token not in asker.tokenizer.eog_ids or len(words) < 2 or "tokens" in text.skipped
+        else:
+            assert text.split == split_of(words)
+            assert text.ids[: text.prompt_tokens] == prompt(words).encoded(asker.tokenizer).ids
+
+
+def test_a_prompt_beyond_the_context_is_skipped(asker: Asker, tmp_path: Path) -> None:
+    prompts = [prompt("a cat" * count, line=count) for count in (1, 60, 2)]
+    settings = replace(TOY, prompts=prompts_hash(prompts))
+    progress = make_texts(replace(asker, prompts=prompts), settings, tmp_path, 2, Hears())
+    texts = sorted(all_texts(tmp_path), key=lambda text: text.number)
+    assert [bool(text.skipped) for text in texts] == [False, True, False] and progress.skipped == 1
+    assert texts[1].skipped == f"the prompt has {len(prompts[1].encoded(asker.tokenizer).ids)} tokens"
+
+
+def test_texts_of_other_settings_are_not_mixed(asker: Asker, tmp_path: Path) -> None:
+    asker, settings = with_prompts(asker)
+    make_texts(asker, settings, tmp_path, 4, Hears())
+    message = refusal(lambda: make_texts(asker, replace(settings, seed=4), tmp_path, 4, Hears()))
+    assert "other settings (seed)" in message
+    assert len(all_texts(tmp_path)) == 18
+
+
+def test_a_damaged_file_is_named_when_a_run_goes_on(asker: Asker, tmp_path: Path) -> None:
+    asker, settings = with_prompts(asker)
+    make_texts(asker, settings, tmp_path, 4, Hears())
+    (path,) = part_files(tmp_path)
+    path.write_text(path.read_text()[:-30])
+    message = refusal(lambda: make_texts(asker, settings, tmp_path, 4, Hears()))
+    assert message.startswith(f"{path}, line 18: is damaged (")
+
+
+def test_a_full_disk_loses_nothing_that_was_kept(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    asker, settings = with_prompts(asker)
+    left = [2]
+
+    def write(directory: Path, texts: list[Text]) -> Path:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        return write_part(directory, texts)
+
+    monkeypatch.setattr(data, "write_part", write)
+    with pytest.raises(OSError, match="No space left"):
+        make_texts(asker, settings, tmp_path, 4, Hears())
+    assert len(all_texts(tmp_path)) == 6
+    monkeypatch.undo()
+    make_texts(asker, settings, tmp_path, 4, Hears())
+    assert Counter(text.number for text in all_texts(tmp_path)) == Counter(range(18))
+
+
+def test_who_cannot_ask_itself(asker: Asker) -> None:
+    """Without a template, or with one that hides where the user's words begin."""
+    with pytest.raises(PromptError, match="has no chat template, so it cannot ask its own questions; give --prompts"):
+        opening(replace(ToyTokenizer(), chat_template=None))
+    for template in ("{{ messages[0]['content'] }}", "hello", "{{ messages[0]['content'] | length }}"):
+        with pytest.raises(PromptError, match="does not show where the user's words begin; give --prompts FILE"):
+            opening(replace(ToyTokenizer(), chat_template=template))
+
+
+def test_the_opening_begins_with_one_bos() -> None:
+    tokenizer = ToyTokenizer()
+    without = replace(tokenizer, chat_template="<|turn|>user\n{{ messages[0]['content'] }}<|end|>")
+    assert opening(without) == opening(tokenizer) and opening(tokenizer)[0] == 1
+    assert opening(replace(without, add_bos=False)) == opening(tokenizer)[1:]
+
+
+def test_prompts_are_told_apart_by_their_hash() -> None:
+    one, two = prompt("a", line=1), prompt("b", line=2)
+    found = [prompts_hash(each) for each in ([], [one], [two], [one, two], [two, one])]
+    assert found[0] == "" and len(set(found)) == 5
+
+
+def test_a_text_of_the_right_form_is_read(tmp_path: Path) -> None:
+    """What ``DAMAGED_LINES`` breaks was good."""
+    write_about(tmp_path, SETTINGS)
+    path = write_part(tmp_path, [text_of(0, (1, 2, 3), 1)])
+    path.write_text(json.dumps(LINE) + "\n")
+    assert read_part(path) == TEXTS[:1]
