@@ -24,8 +24,8 @@ from foredraft.train.batch import Rotation, causal
 from foredraft.train.batches import Corpus, collated
 from foredraft.train.frozen import Frozen
 from foredraft.train.loop import Event, Loop, LoopSettings
-from foredraft.train.losses import PIECE, overlap, rollout_loss
 from foredraft.train.lora import add_adapters, merge_adapters
+from foredraft.train.losses import PIECE, overlap, rollout_loss
 from foredraft.train.measures import Measured, Tally, places
 from foredraft.train.prune import draft_rows, embedded
 from foredraft.train.rollout import Batch, answers
@@ -105,20 +105,22 @@ class Draft:
                 x = block(x, angles, self._attend)
         return x
 
-    @torch.no_grad()
     def measured(self, groups: Iterable[Sequence[TextStates]]) -> Measured:
         """See ``Measured``. At depth d the draft has read the text's own tokens, as if those had been accepted."""
-        depth = self.settings.depth
-        tally = Tally(depth)
-        for texts in groups:
-            batch = collated(texts, self.device, torch.float32)
-            greedy = torch.tensor([text.text.temperature == 0 for text in texts], device=self.device)
-            accepted, overlaps, covered = self._agreement(batch, greedy)
-            rows, positions = places(batch, depth)
-            at = rows[:, None], positions[:, None] + torch.arange(depth, device=self.device)
-            found = accepted[at], overlaps[at], greedy[rows], covered[rows, positions]
-            tally.add(*(tensor.cpu() for tensor in found))
+        tally = Tally(self.settings.depth)
+        with torch.no_grad():
+            for texts in groups:
+                self._tally(texts, tally)
         return tally.measured()
+
+    def _tally(self, texts: Sequence[TextStates], tally: Tally) -> None:
+        batch, depth = collated(texts, self.device, torch.float32), self.settings.depth
+        greedy = torch.tensor([text.text.temperature == 0 for text in texts], device=self.device)
+        accepted, overlaps, covered = self._agreement(batch, greedy)
+        rows, positions = places(batch, depth)
+        at = rows[:, None], positions[:, None] + torch.arange(depth, device=self.device)
+        found = accepted[at], overlaps[at], greedy[rows], covered[rows, positions]
+        tally.add(*(tensor.cpu() for tensor in found))
 
     def _agreement(self, batch: Batch, greedy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """float32[B, T] each, at the places of the answers: the chance that the draft's token is accepted, Σ min(p, q),
@@ -183,6 +185,7 @@ class DraftTrainer:
         ones it came with. TrainingDataError if there are none, or the file is damaged."""
         self.loop.load(_read_best(self.directory / BEST))
         merge_adapters(self.decoder)
+        self.decoder.requires_grad_(False)
         return self.decoder
 
     def _keep_best(self, found: Measured) -> None:

@@ -161,11 +161,11 @@ class Loop:
         self.best, self._losses, self._whole = found.best, list(found.losses), True
         return True
 
-    @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Overwrite the weights that are trained."""
-        for name, parameter in self.trainee.trained().items():
-            parameter.copy_(weights[name])
+        with torch.no_grad():
+            for name, parameter in self.trainee.trained().items():
+                parameter.copy_(weights[name])
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that are trained; not copies."""

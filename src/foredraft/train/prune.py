@@ -73,12 +73,14 @@ def keep_layers(
     """
     kept = list(range(decoder.config.layers))
     _check(decoder.config, count)
-    whole, removals = _mean(decoder, kept, score), []
-    while len(kept) > count:
-        scores = _without_each(decoder, kept, score)
-        place = max(range(len(kept)), key=scores.__getitem__)
-        removals.append(Removal(kept.pop(place), scores[place]))
-        told(removals[-1])
+    removals: list[Removal] = []
+    with torch.no_grad():
+        whole = _mean(decoder, kept, score)
+        while len(kept) > count:
+            scores = _without_each(decoder, kept, score)
+            place = max(range(len(kept)), key=scores.__getitem__)
+            removals.append(Removal(kept.pop(place), scores[place]))
+            told(removals[-1])
     return Kept(tuple(kept), whole, tuple(removals))
 
 
@@ -137,7 +139,6 @@ class _Reader:
         return x
 
 
-@torch.no_grad()
 def _mean(decoder: Decoder, kept: Sequence[int], score: Score) -> float:
     total = 0.0
     for number, tokens in enumerate(score.batches):
@@ -146,7 +147,6 @@ def _mean(decoder: Decoder, kept: Sequence[int], score: Score) -> float:
     return total / max(1, score.places)
 
 
-@torch.no_grad()
 def _without_each(decoder: Decoder, kept: Sequence[int], score: Score) -> list[float]:
     """The mean score without the first of ``kept``, without the second, …"""
     totals = [0.0] * len(kept)
@@ -175,15 +175,15 @@ class TargetScore:
             for batch, (rows, positions) in zip(batches, self._at, strict=True)
         ]
 
-    @torch.no_grad()
     def of(self, batch: int, last: Tensor) -> float:
         """See ``Score``."""
         rows, positions = self._at[batch]
-        normed = self._norm(last[rows, positions])
-        return sum(
-            float(overlap(self._rows.logits(normed[piece]).log_softmax(-1), p).sum())
-            for piece, p in zip(_pieces(len(rows)), self._laws[batch], strict=True)
-        )
+        total = 0.0
+        with torch.no_grad():
+            normed = self._norm(last[rows, positions])
+            for piece, p in zip(_pieces(len(rows)), self._laws[batch], strict=True):
+                total += float(overlap(self._rows.logits(normed[piece]).log_softmax(-1), p).sum())
+        return total
 
 
 def _pieces(count: int) -> list[slice]:
