@@ -190,7 +190,7 @@ class Pipeline:
         """What a cost-aware controller may believe of these models before anything is measured: a draft pass takes as
         much of a target's as its file has bytes of the target's file."""
         sources = {"ngram": NGRAM} if "ngram" in self.drafter.name.split("+") else {}
-        if self.head is not None:
+        if self.head is not None and "head" in self.drafter.name.split("+"):
             sources["head"] = SourcePriors(self.head.info.share)
         if self.helpers:
             sources["model"] = SourcePriors(self.draft_share)

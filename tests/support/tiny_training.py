@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,7 +13,9 @@ from foredraft.models.config import DecoderConfig, Rope
 from foredraft.models.decoder import Decoder
 from foredraft.train.batch import Rotation, causal
 from foredraft.train.batches import Corpus
+from foredraft.train.draft import DraftSettings, DraftTrainer
 from foredraft.train.frozen import Frozen
+from foredraft.train.loop import Event
 from foredraft.train.states import read_states
 from foredraft.train.texts import SPLITS, Text, part_files, write_part
 
@@ -30,7 +33,7 @@ TARGET = DecoderConfig(
     norm_eps=1e-6,
     rope=Rope(10000.0),
     tied=False,
-    query_scale=8**-0.5,
+    query_scale=1 / 8**0.5,
     qkv_bias=True,
 )
 DRAFT = replace(TARGET, hidden_size=24, layers=2, heads=3, kv_heads=3, ffn_size=64, tied=True)
@@ -62,7 +65,6 @@ def target() -> Decoder:
     return decoder
 
 
-@torch.no_grad()
 def written(decoder: Decoder, count: int, prompt: int = 4, answer: int = 20) -> list[Text]:
     """Texts by ``decoder``, every other greedy; one of four for validation, one for testing."""
     random = torch.Generator().manual_seed(7)
@@ -70,7 +72,8 @@ def written(decoder: Decoder, count: int, prompt: int = 4, answer: int = 20) -> 
     angles = Rotation(decoder.config, decoder.embedding.weight, prompt + answer)
     for length in range(prompt, prompt + answer):
         at = angles.at(torch.arange(length)[None])
-        logits = decoder.logits(decoder.hidden(ids, at, causal(decoder.config))[-1][:, -1])
+        with torch.no_grad():
+            logits = decoder.logits(decoder.hidden(ids, at, causal(decoder.config))[-1][:, -1])
         drawn = torch.multinomial(logits.softmax(-1), 1, generator=random)
         greedy = (torch.arange(count) % 2 == 0)[:, None]
         ids = torch.cat([ids, torch.where(greedy, logits.argmax(-1, keepdim=True), drawn)], 1)
@@ -101,3 +104,33 @@ def corpus(folder: Path, count: int = 96, decoder: Decoder | None = None) -> Cor
 def frozen(ids: tuple[int, ...] = tuple(range(VOCAB))) -> Frozen:
     """What a trainer knows of ``target``."""
     return Frozen.of(target(), ids)
+
+
+SHORT = DraftSettings(depth=3, steps=12, batch_tokens=300, learning_rate=1e-2, warmup=2, every=5, patience=9, seed=3)
+"""Three measurements on the way, in a fraction of a second."""
+LONG = replace(SHORT, steps=80, batch_tokens=600, every=40)
+"""Enough to learn something."""
+
+
+def trainer(
+    folder: Path, corpus: Corpus, settings: DraftSettings = SHORT, decoder: Decoder | None = None, **more: Any
+) -> DraftTrainer:
+    folder.mkdir(exist_ok=True)
+    ids = more.pop("ids", tuple(range(VOCAB)))
+    return DraftTrainer(decoder or made(DRAFT, 1), frozen(ids), corpus, settings, folder, **more)
+
+
+def ran(one: DraftTrainer) -> list[Event]:
+    events: list[Event] = []
+    one.run(events.append)
+    return events
+
+
+def weights(decoder: Decoder) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in decoder.state_dict().items()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name

@@ -28,7 +28,8 @@ from tests.support.gguf_writer import tiny_metadata, write_gguf
 from tests.support.tiny_training import TARGET, VOCAB, made
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]
-LOCAL = replace(TARGET, architecture="gemma2", qkv_bias=False, post_norms=True, embed_scale=5.0, layers=5, window=3)
+LOCAL = replace(TARGET, architecture="gemma2", qkv_bias=False, post_norms=True, activation="gelu_tanh", layers=5)
+LOCAL = replace(LOCAL, embed_scale=TARGET.hidden_size**0.5, window=3)
 LOCAL = replace(LOCAL, local=(True, False, True, False, True), attention_softcap=20.0, final_softcap=5.0)
 
 
@@ -132,7 +133,6 @@ def test_the_first_layers_are_those_of_the_target() -> None:
 def test_a_pruned_decoder_is_written_and_read(tmp_path: Path) -> None:
     decoder = pruned(made(LOCAL), (1, 2, 4))
     vocab = write_gguf(tmp_path / "vocab.gguf", tiny_metadata(VOCAB))
-    decoder.config = replace(decoder.config, activation="gelu_tanh", embed_scale=TARGET.hidden_size**0.5)
     write_hugging_face(decoder, vocab, tmp_path / "small", "float32")
     found = load_decoder(tmp_path / "small")
     assert found.config == decoder.config and found.config.local == (False, True, True)

@@ -19,10 +19,11 @@ from foredraft.models.decoder import Decoder
 from foredraft.models.head import DraftHead, HeadConfig, begin, default_taps
 from foredraft.train import checkpoint as checkpoint_room
 from foredraft.train import head as head_room
-from foredraft.train.batches import Batches, Corpus
+from foredraft.train.batch import Rotation
+from foredraft.train.batches import Batches, Corpus, collated
 from foredraft.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
 from foredraft.train.frozen import Frozen
-from foredraft.train.head import Event, HeadTrainer, TrainSettings
+from foredraft.train.head import Event, HeadTrainer, TrainSettings, head_loss
 from foredraft.train.measures import Measured
 from foredraft.train.states import read_states
 from foredraft.train.texts import SPLITS, DataSettings, part_files, write_about, write_part
@@ -211,6 +212,59 @@ def test_an_event_is_one_line_of_json(whole: Ended) -> None:
         item.name for item in fields(Measured)
     }
     assert whole.heard.events[1].as_json()["measured"] is None
+
+
+def test_steps_are_adamw_with_clipped_slopes(world: World, tmp_path: Path) -> None:
+    """Three steps written out (arXiv 1711.05101, algorithm 2): warm-up, decay of matrices alone, slopes cut to length."""
+    settings = replace(SETTINGS, steps=3, warmup=2, clip=0.1, weight_decay=0.3)
+    trainer, by_hand = world.trainer(tmp_path, settings), world.trainer(tmp_path, settings)
+    losses, head = list[float](), by_hand.head
+    moments = {name: (torch.zeros_like(weight), torch.zeros_like(weight)) for name, weight in head.named_parameters()}
+    groups = Batches(world.corpus.texts["train"], settings.batch_tokens, settings.seed).epoch(0)
+    for step, texts in enumerate(groups[:3]):
+        batch = collated(texts, torch.device("cpu"), torch.float32)
+        rotation = Rotation(head.config.decoder(64), by_hand.frozen.embedding, 64)
+        value = head_loss(head, by_hand.frozen, batch, settings, rotation)
+        losses.append(float(value.detach()))
+        slopes = dict(zip(moments, torch.autograd.grad(value, list(head.parameters())), strict=True))
+        length = float(torch.cat([slope.flatten() for slope in slopes.values()]).norm())
+        assert length > settings.clip
+        with torch.no_grad():
+            for name, weight in head.named_parameters():
+                slope, (first, second) = slopes[name] * settings.clip / length, moments[name]
+                first.mul_(0.9).add_(slope, alpha=0.1)
+                second.mul_(0.95).add_(slope**2, alpha=0.05)
+                mean, size = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.95 ** (step + 1))
+                decay = settings.weight_decay * weight if weight.dim() > 1 else 0.0
+                weight -= settings.rate(step) * (mean / (size.sqrt() + 1e-8) + decay)
+    heard = Heard()
+    trainer.run(heard.told, heard.keep_best)
+    assert heard.events[-1].loss == pytest.approx(sum(losses) / 3, rel=1e-5)
+    for name, weight in trainer.head.named_parameters():
+        torch.testing.assert_close(weight, dict(head.named_parameters())[name], rtol=1e-4, atol=2e-5)
+
+
+def test_bfloat16(world: World, tmp_path: Path) -> None:
+    """Products are rounded, weights and moments are not; runs are repeated and taken up again to the bit."""
+    target = copy.deepcopy(world.target).bfloat16()
+
+    def trainer(directory: Path) -> HeadTrainer:
+        directory.mkdir(exist_ok=True)
+        head = world.trainer(directory).head
+        return HeadTrainer(head, Frozen.of(target, range(VOCAB)), world.corpus, SETTINGS, directory, torch.bfloat16)
+
+    wide = world.trainer(tmp_path)
+    one, two, exact = trainer(tmp_path / "1"), trainer(tmp_path / "2"), wide.measured("validation")
+    assert one.measured("validation").overlap == pytest.approx(exact.overlap, abs=0.02)
+    heard, again = Heard(), Heard()
+    one.run(heard.told, heard.keep_best)
+    two.run(again.told, again.keep_best, lambda: two.step >= 11)
+    two = trainer(tmp_path / "2")
+    assert two.resume()
+    two.run(again.told, again.keep_best)
+    Ended.of(one, heard).assert_same(Ended.of(two, again))
+    assert {weight.dtype for weight in one.head.state_dict().values()} == {torch.float32}
+    assert heard.events[-1].loss < 0.9 * heard.events[0].loss
 
 
 # --- the same bits -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 from foredraft.models.decoder import RmsNorm
 from foredraft.train import losses
 from foredraft.train.frozen import Frozen
-from foredraft.train.losses import LOSSES, Loss, kl, lk, loss, loss_and_slope, overlap, rollout_loss
+from foredraft.train.losses import LOSSES, Guesses, Loss, kl, lk, loss, loss_and_slope, overlap, rollout_loss
 from foredraft.types import SamplingParams
 from tests.law.enumerate import law_of
 from tests.law.scenes import Scene, constant, masked, one_round, world
@@ -209,7 +209,7 @@ def test_a_rollout_is_the_sum_of_its_parts(
         asked.extend(range(10)[places])
         return p[places].clone()
 
-    got = rollout_loss(kind, normed, weights, shared, law)
+    got = rollout_loss(kind, Guesses(normed, weights, law, shared))
     (2.5 * got).backward()
     assert asked == list(range(10))
     free = normed.detach().clone().requires_grad_()
@@ -228,9 +228,11 @@ def test_the_way_back_of_a_rollout(kind: Loss, monkeypatch: pytest.MonkeyPatch) 
     normed = random_logits(6, 4, seed=13).view(2, 3, 4).requires_grad_()
     matrix, p = Matrix(random_logits(5, 4, seed=14)), random_law(3, 5, seed=15, left_out=1)
     weights = random_law(2, 3, seed=16)
-    assert torch.autograd.gradcheck(
-        lambda x: rollout_loss(kind, x, weights, matrix, lambda places: p[places]), (normed,)
-    )
+
+    def value(x: Tensor) -> Tensor:
+        return rollout_loss(kind, Guesses(x, weights, lambda places: p[places], matrix))
+
+    assert torch.autograd.gradcheck(value, (normed,))
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0], ids=["plain", "softcap"])

@@ -18,7 +18,7 @@ from foredraft.train.batches import collated
 from foredraft.train.frozen import Frozen
 from foredraft.train.head import TrainSettings, head_loss
 from foredraft.train.losses import LOSSES, Loss
-from foredraft.train.measures import Measured, measure, places
+from foredraft.train.measures import Measured, Tally, measure, places
 from foredraft.train.rollout import Batch, answers, rollout
 from foredraft.train.states import TextStates
 from tests.support.tiny_torch import forward
@@ -229,6 +229,22 @@ def test_what_is_measured_is_what_loops_find(world: World) -> None:
     assert got.covered == pytest.approx(float(np.mean(covered)), rel=5e-3)
     want = [hit / count if count else 0.0 for hit, count in zip(hits, reached, strict=True)]
     assert got.greedy == pytest.approx(want, abs=1e-6)
+
+
+def test_a_tally_by_hand() -> None:
+    """Three places of greedy texts and one of another, in two batches: of three first guesses two are right, of those
+    two one second guess, of that one no third."""
+    tally = Tally(3)
+    certain = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    overlaps = torch.tensor([[0.5, 0.25, 0.0], [1.0, 0.0, 0.5], [0.0, 0.5, 0.25]])
+    tally.add(certain, overlaps, torch.tensor([True] * 3), torch.tensor([1.0, 0.5, 0.75]))
+    soft = torch.tensor([[0.5, 0.5, 0.25]])
+    tally.add(soft, soft, torch.tensor([False]), torch.tensor([0.75]))
+    found = tally.measured()
+    assert found.greedy == pytest.approx((2 / 3, 1 / 2, 0.0)) and found.overlap == pytest.approx((0.5, 0.3125, 0.25))
+    assert found.accepted == pytest.approx((2 + 1 + 0 + 0.5 + 0.25 + 0.0625) / 4)
+    assert (found.tokens, found.covered) == (4, 0.75)
+    assert Tally(2).measured() == Measured((0.0, 0.0), (0.0, 0.0), 0.0, 0, 0.0)
 
 
 @pytest.mark.parametrize("kind", LOSSES)

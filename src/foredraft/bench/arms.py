@@ -14,6 +14,7 @@ from itertools import product
 from foredraft.errors import InvalidValue
 from foredraft.policy import CONTROLLERS, ControllerName, Policy
 
+HEAD = "head"
 PLAIN = "plain"
 """The name of plain decoding, which always runs."""
 _MODEL = re.compile(r"model(?:[2-9]|[1-9][0-9])?")
@@ -23,7 +24,7 @@ _FORM = "DRAFTS:CONTROLLER[:K][:tree=N], e.g. ngram:fixed:4, model:fixed:4,7:tre
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """``drafts``: "ngram" and "model", "model2", … (the first, second, … draft model), asked in this order.
+    """``drafts``: "ngram", "head", "model", "model2", … (the first, second, … draft model), asked in this order.
     ``max_draft``: tokens a round under ``fixed``, the longest chain under ``cost`` (None: its default). ``tree``: nodes
     of a tree, 0 = chains only, None = as the controller likes."""
 
@@ -45,8 +46,13 @@ class Arm:
     @property
     def model(self) -> int | None:
         """Index of its draft model among those of the target; None if it has none."""
-        names = [draft for draft in self.drafts if draft != "ngram"]
+        names = [draft for draft in self.drafts if draft not in ("ngram", HEAD)]
         return int(names[0].removeprefix("model") or "1") - 1 if names else None
+
+    @property
+    def head(self) -> bool:
+        """Whether the target's draft head is asked."""
+        return HEAD in self.drafts
 
 
 def parse_arms(texts: Iterable[str]) -> list[Arm]:
@@ -54,17 +60,20 @@ def parse_arms(texts: Iterable[str]) -> list[Arm]:
     return list(dict.fromkeys(arm for text in texts for arm in _parse(text)))
 
 
-def default_arms(models: int) -> list[Arm]:
+def default_arms(models: int, *, head: bool = False) -> list[Arm]:
     """A sweep of fixed lengths for every draft, and the cost-aware controller with all that one draft model gives."""
     names = ["model", *(f"model{number}" for number in range(2, models + 1))][:models]
+    names += [HEAD] if head else []
     texts = [f"{','.join(['ngram', *names])}:fixed:2,4,7"]
     texts += [f"ngram+{name}:cost" for name in names] or ["ngram:cost"]
     return parse_arms(texts)
 
 
-def check_models(arms: Sequence[Arm], count: int, target: str) -> None:
-    """Raise InvalidValue for an arm whose draft model ``target`` does not have (it has ``count``)."""
+def check_models(arms: Sequence[Arm], count: int, target: str, *, head: bool = False) -> None:
+    """Raise InvalidValue for an arm whose draft model ``target`` does not have (it has ``count``), or whose head."""
     for arm in arms:
+        if arm.head and not head:
+            raise InvalidValue("--arm", str(arm), "arms whose head is there: give one with --draft head or --draft DIR")
         if arm.model is not None and arm.model >= count:
             fix = "give one with --draft" if not count else f"{target} has {count}"
             raise InvalidValue("--arm", str(arm), f"arms whose draft models are there: {fix}")
@@ -104,10 +113,10 @@ def _drafts(text: str, names: str) -> tuple[str, ...]:
     if "none" in drafts or PLAIN in drafts:
         raise InvalidValue("--arm", text, "arms that draft; plain decoding always runs")
     for draft in drafts:
-        if draft != "ngram" and not _MODEL.fullmatch(draft):
-            raise InvalidValue("--arm", text, f"the drafts ngram, model, model2, … joined by +: {_FORM}")
+        if draft not in ("ngram", HEAD) and not _MODEL.fullmatch(draft):
+            raise InvalidValue("--arm", text, f"the drafts ngram, head, model, model2, … joined by +: {_FORM}")
     if len(set(drafts)) < len(drafts) or len([draft for draft in drafts if draft != "ngram"]) > 1:
-        raise InvalidValue("--arm", text, "each draft once, and one draft model at most")
+        raise InvalidValue("--arm", text, "each draft once, and one draft model or head at most")
     return drafts
 
 

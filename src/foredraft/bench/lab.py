@@ -11,7 +11,7 @@ from time import perf_counter
 from types import TracebackType
 
 from foredraft import registry
-from foredraft.bench.arms import Arm
+from foredraft.bench.arms import HEAD, Arm
 from foredraft.certify import Difference
 from foredraft.control import Controller, Priors, fixed
 from foredraft.devices.kept import fingerprint
@@ -31,11 +31,12 @@ _WARM_UP = 4
 @dataclass(frozen=True, slots=True)
 class Target:
     """``name``: how it is called in tables. ``setup``: its file and settings; its ``drafts`` are the draft models.
-    ``profile``: what ``cost`` starts from (None: what the sizes of the files suggest)."""
+    ``profile``: what ``cost`` starts from (None: what the sizes of the files suggest). ``head``: its draft head."""
 
     name: str
     setup: Setup
     profile: DeviceProfile | None = None
+    head: str | Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class Lab:
     def open(target: Target, arms: Sequence[Arm]) -> Lab:
         """Load the target once, and every draft model that an arm needs once."""
         with ExitStack() as stack:
-            pipeline = stack.enter_context(Pipeline.open(replace(target.setup, drafts=("none",))))
+            first = target.head if target.head is not None and any(arm.head for arm in arms) else "none"
+            pipeline = stack.enter_context(Pipeline.open(replace(target.setup, drafts=(first,))))
             models = {}
             for index in sorted({arm.model for arm in arms if arm.model is not None}):
                 part = stack.enter_context(Pipeline(pipeline.engine, pipeline.tokenizer))
@@ -150,6 +152,8 @@ def _station(target: Target, arm: Arm, pipeline: Pipeline, models: dict[int, Pip
     for name in arm.drafts:
         if name == "ngram":
             drafters.append(registry.load("drafters", "ngram")())
+        elif name == HEAD:
+            drafters.append(registry.load("drafters", "head")(pipeline.head))
         else:
             assert arm.model is not None
             owner = models[arm.model]

@@ -28,7 +28,7 @@ from foredraft.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, Choices, opti
 from foredraft.devices.kept import model_facts
 from foredraft.devices.machine import busy, this_machine, versions
 from foredraft.devices.measured import DeviceProfile, read_profile
-from foredraft.engines.opening import AUTO, Settings, engine_name
+from foredraft.engines.opening import AUTO, HEAD, Settings, engine_name, is_head_draft
 from foredraft.errors import InvalidValue
 from foredraft.pipeline import BUILT_IN, Setup
 from foredraft.policy import COST_TREE
@@ -51,7 +51,7 @@ TARGET_OPTIONS = (
         "drafts",
         multiple=True,
         metavar="PATH|NAME",
-        help='A draft model of every --target: "model" in arms, a second one "model2".',
+        help='A draft model of every --target: "model" in arms, a second one "model2". Or its head: "head" in arms.',
     ),
     click.option(
         "--pair",
@@ -152,7 +152,7 @@ def _plan(path: Path, choices: Choices) -> Plan:
     found = read_prompts(path)
     _say([f"note: {note}" for note in found.notes], quiet=choices.quiet)
     wanted = _wanted(choices)
-    arms = tuple(parse_arms(choices.arms) or default_arms(min(len(drafts) for _, drafts in wanted)))
+    arms = tuple(parse_arms(choices.arms) or _default_arms(wanted))
     targets = _profiled(list(_targets(wanted, choices, arms)), choices)
     return Plan(
         targets,
@@ -166,11 +166,18 @@ def _plan(path: Path, choices: Choices) -> Plan:
     )
 
 
+def _default_arms(wanted: Sequence[tuple[str, tuple[str, ...]]]) -> list[Arm]:
+    """For the drafts that all targets have."""
+    heads = [sum(map(is_head_draft, drafts)) for _, drafts in wanted]
+    models = min(len(drafts) - head for (_, drafts), head in zip(wanted, heads, strict=True))
+    return default_arms(models, head=min(heads) > 0)
+
+
 def _wanted(choices: Choices) -> list[tuple[str, tuple[str, ...]]]:
     """Every target with its draft models, as named."""
     for draft in choices.drafts:
-        if draft in BUILT_IN:
-            raise InvalidValue("--draft", draft, "a draft model; n-gram lookup is an --arm, e.g. ngram:fixed:4")
+        if draft in BUILT_IN and draft != HEAD:
+            raise InvalidValue("--draft", draft, "a draft model or a head; n-gram lookup is an --arm: ngram:fixed:4")
     single = choices.targets or (() if choices.pairs else (DEFAULT_TARGET,))
     pairs = [(target, (draft,)) for target, draft in choices.pairs]
     return [*((target, tuple(choices.drafts)) for target in single), *pairs]
@@ -181,11 +188,16 @@ def _targets(wanted: Sequence[tuple[str, tuple[str, ...]]], choices: Choices, ar
     names: Counter[str] = Counter()
     for spec, drafts in wanted:
         name = Path(spec).name or spec
-        check_models(arms, len(drafts), name)
+        heads = [draft for draft in drafts if is_head_draft(draft)]
+        if len(heads) > 1:
+            raise InvalidValue("--draft", heads[1], "one head for a target")
+        models = [draft for draft in drafts if draft not in heads]
+        check_models(arms, len(models), name, head=bool(heads))
         names[name] += 1
         unique = name if names[name] == 1 else f"{name} ({names[name]})"
-        paths = tuple(map(find_or_pull, drafts))
-        yield Target(unique, _model_setup(find_or_pull(spec), paths, choices, arms))
+        paths = tuple(map(find_or_pull, models))
+        head = next(iter(heads), None)
+        yield Target(unique, _model_setup(find_or_pull(spec), paths, choices, arms), head=head)
 
 
 def _model_setup(target: Path, drafts: tuple[Path, ...], choices: Choices, arms: Sequence[Arm]) -> Setup:
@@ -233,6 +245,7 @@ def _setup(plan: Plan, choices: Choices) -> dict[str, Any]:
             target.name: {
                 "model": facts[target.name][0],
                 "drafts": facts[target.name][1:],
+                "head": None if target.head is None else str(Path(target.head).name),
                 "profile": target.profile.date if target.profile is not None else None,
             }
             for target in plan.targets

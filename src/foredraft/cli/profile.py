@@ -25,7 +25,7 @@ from foredraft.doctor import DoctorSettings, load_or_measure, loaded_of, subject
 from foredraft.drafters.base import Drafter
 from foredraft.drafters.chain import ChainDrafter
 from foredraft.drafters.ngram import NgramDrafter
-from foredraft.engines.opening import AUTO, engine_name
+from foredraft.engines.opening import AUTO, engine_name, is_head_draft
 from foredraft.errors import InvalidValue
 from foredraft.pipeline import Pipeline, Setup
 from foredraft.plan.guard import check_memory
@@ -81,6 +81,12 @@ def profile(**values: Any) -> int:
     for note in found.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     prompts = chosen(found.prompts, given.kinds, given.limit)
+    heads = [draft for draft in given.drafts if is_head_draft(draft)]
+    if heads:
+        allowed = (
+            "draft models: a head guesses differently at every depth, which a trace does not hold; `foredraft bench`"
+        )
+        raise InvalidValue("--draft", heads[0], f"{allowed} measures it")
     setup = _models_only(given.setup())
     job = measure.Job(_settings(setup, given, prompts), prompts)
     todo = len(measure.remaining(job, directory, restart=given.restart))

@@ -23,6 +23,8 @@ from foredraft.prompts import Prompt, read_prompts
 if TYPE_CHECKING:
     from foredraft.train.head import Event
 
+OVERFITTED = 1.15
+"""Accepted tokens on training texts ÷ those on held-out texts from which a warning is given."""
 TARGET = click.option(
     "--target", default=DEFAULT_TARGET, show_default=True, metavar="PATH|NAME", help="The model to draft for."
 )
@@ -214,11 +216,17 @@ def _train(room: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
             console.print("interrupted; the same command goes on")
             return INTERRUPTED
         card = run.finish(trainer)
-    for split in ("validation", "test"):
+    for split in ("train", "validation", "test"):
         if split in card:
             found = card[split]
             shown = " ".join(f"{share:.2f}" for share in found["greedy"])
             console.print(f"{split}: greedy acceptance by depth {shown}; {found['accepted']:.2f} tokens of a chain")
+    known, unseen = card["train"]["accepted"], card["validation"]["accepted"]
+    if known > OVERFITTED * unseen:
+        console.print(
+            f"warning: {known / unseen:.2f} times as good on its training texts as on held-out ones; give it more texts",
+            soft_wrap=True,
+        )
     console.print(f"[bold]{plan.directory}[/bold]: the head, its log and curve")
     return 0
 

@@ -25,7 +25,7 @@ from foredraft.train.batches import Corpus, collated
 from foredraft.train.frozen import Frozen
 from foredraft.train.loop import Event, Loop, LoopSettings
 from foredraft.train.lora import add_adapters, merge_adapters
-from foredraft.train.losses import PIECE, overlap, rollout_loss
+from foredraft.train.losses import PIECE, Guesses, overlap, rollout_loss
 from foredraft.train.measures import Measured, Tally, places
 from foredraft.train.prune import draft_rows, embedded
 from foredraft.train.rollout import Batch, answers
@@ -55,7 +55,8 @@ class DraftSettings(LoopSettings):
 
 
 class Draft:
-    """A decoder while it is trained: see ``loop.Trainee``. Changes ``decoder`` itself; its weights are float32.
+    """A decoder while it is trained: see ``loop.Trainee``. Changes ``decoder`` itself, whose layers become float32;
+    embedding and output matrix stay of their type.
 
     ``target`` says the law and the draft vocabulary; ``length``: tokens of the longest text.
     """
@@ -63,7 +64,9 @@ class Draft:
     def __init__(self, decoder: Decoder, target: Frozen, settings: DraftSettings, length: int) -> None:
         self.decoder, self.target, self.settings = decoder, target, settings
         self._rows = draft_rows(decoder, target.ids)
-        self._rotation = Rotation(decoder.config, decoder.embedding.weight, length)
+        for module in (decoder.blocks, decoder.norm):
+            module.float()
+        self._rotation = Rotation(decoder.config, decoder.norm.weight, length)
         self._attend = causal(decoder.config)
         decoder.requires_grad_(False)
         if settings.rank:
@@ -92,12 +95,12 @@ class Draft:
         def law(piece: slice) -> Tensor:
             return self.target.law(batch, rows[piece], positions[piece])
 
-        return rollout_loss(self.settings.loss, normed[None], weights, self._rows, law)
+        return rollout_loss(self.settings.loss, Guesses(normed[None], weights, law, self._rows))
 
     def _last(self, tokens: Tensor) -> Tensor:
         """tokens int64[B, T] -> the last residual stream [B, T, h]."""
         angles = self._rotation.at(torch.arange(tokens.shape[1], device=tokens.device)[None])
-        x = embedded(self.decoder, tokens)
+        x = embedded(self.decoder, tokens).float()
         for block in self.decoder.blocks:
             if self.settings.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, angles, self._attend, use_reentrant=False, preserve_rng_state=False)
@@ -146,7 +149,7 @@ class DraftTrainer:
     """One run in ``directory``: a checkpoint to go on from, and the best weights so far. ``decoder``, which may be
     pruned, is trained in place.
 
-    Memory beside texts and activations: 16 bytes for each weight that is trained, 4 for each other one.
+    Memory beside texts and activations: 16 bytes for each weight that is trained, 4 for each other one of a layer.
     TrainingDataError if a text holds a token that the draft does not know.
     """
 
@@ -173,14 +176,13 @@ class DraftTrainer:
         """Go on from the checkpoint in ``directory``, if there is one; TrainingDataError if it is of another run."""
         return self.loop.resume()
 
-    def run(self, told: Callable[[Event], None]) -> None:
-        """Measure the draft as it came, then train it until the steps are done or nothing gets better. See
-        ``Loop.run``."""
+    def run(self, told: Callable[[Event], None], stop: Callable[[], bool] = lambda: False) -> None:
+        """Measure the draft as it came, then train it until it is finished or ``stop`` says so. See ``Loop.run``."""
         if self.loop.best is None:
             self.loop.measure(told, self._keep_best)
-        self.loop.run(told, self._keep_best)
+        self.loop.run(told, self._keep_best, stop)
 
-    def finished(self) -> Decoder:
+    def best_decoder(self) -> Decoder:
         """The decoder with its best weights, adapters merged into them; it is not trained further. These may be the
         ones it came with. TrainingDataError if there are none, or the file is damaged."""
         self.loop.load(_read_best(self.directory / BEST))

@@ -207,9 +207,9 @@ class HeadTrainer:
         told(self._event(found))
         self.save()
 
-    def measured(self, split: Split) -> Measured:
-        """The head as it is now on the texts of one split."""
-        groups = Batches(self.corpus.texts[split], self.settings.batch_tokens, 0).epoch(0)
+    def measured(self, split: Split, most: int | None = None) -> Measured:
+        """The head as it is now on the texts of one split, or on ``most`` of them."""
+        groups = Batches(self.corpus.texts[split][:most], self.settings.batch_tokens, 0).epoch(0)
         device = self.frozen.embedding.device.type
         with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):
             return measure(self.head, self.frozen, groups, self.settings.depth, self._rotation)

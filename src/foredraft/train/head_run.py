@@ -131,8 +131,9 @@ class HeadRun:
         stored = load_head(self.plan.directory)
         trainer.head.load_state_dict(stored.head.state_dict())
         measured = {"validation": stored.card["validation"]}
-        if trainer.corpus.texts["test"]:
-            measured["test"] = trainer.measured("test").as_json()
+        for split in ("train", "test"):
+            if trainer.corpus.texts[split]:
+                measured[split] = trainer.measured(split, most=len(trainer.corpus.texts["validation"])).as_json()
         card = self._save(trainer, trainer.head, measured)
         try:
             draw_curve(self.events, self.plan.directory / CURVE, self.target.name)

@@ -171,9 +171,14 @@ class Loop:
         """The weights that are trained; not copies."""
         return {name: parameter.detach() for name, parameter in self.trainee.trained().items()}
 
-    def run(self, told: Told, keep_best: KeepBest) -> None:
-        """Train until the steps are done or nothing gets better; ``keep_best`` is called whenever the trainee measures
-        better than before.
+    @property
+    def finished(self) -> bool:
+        """Whether the steps are done, or nothing got better for too long."""
+        return self.step >= self.settings.steps or self.waited >= self.settings.patience
+
+    def run(self, told: Told, keep_best: KeepBest, stop: Callable[[], bool] = lambda: False) -> None:
+        """Train until it is finished, or ``stop`` says so between two steps; ``keep_best`` is called whenever the
+        trainee measures better than before.
 
         Whatever ends the run, a checkpoint of the last whole step is left; if it ended while weights were changing,
         the one of the last measurement. InvalidValue if the loss is no longer a number.
@@ -182,7 +187,7 @@ class Loop:
         try:
             self._measure_if_due(told, keep_best)
             for texts in self._upcoming():
-                if self.step >= self.settings.steps or self.waited >= self.settings.patience:
+                if self.finished or stop():
                     break
                 self._train(texts)
                 self._measure_if_due(told, keep_best)
