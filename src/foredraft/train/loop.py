@@ -245,9 +245,9 @@ class Loop:
         self.save()
         told(event)
 
-    def measured(self, split: Split) -> Measured:
-        """The trainee as it is now on the texts of one split."""
-        groups = Batches(self.corpus.texts[split], self.settings.batch_tokens, 0).epoch(0)
+    def measured(self, split: Split, most: int | None = None) -> Measured:
+        """The trainee as it is now on the texts of one split, or on ``most`` of them."""
+        groups = Batches(self.corpus.texts[split][:most], self.settings.batch_tokens, 0).epoch(0)
         with self._autocast():
             return self.trainee.measured(groups)
 
