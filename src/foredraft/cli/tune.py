@@ -21,7 +21,7 @@ from foredraft.errors import InvalidValue, MissingExtra
 from foredraft.prompts import Prompt, read_prompts
 
 if TYPE_CHECKING:
-    from foredraft.train.head import Event
+    from foredraft.train.loop import Event
 
 OVERFITTED = 1.15
 """Accepted tokens on training texts ÷ those on held-out texts from which a warning is given."""
@@ -157,6 +157,7 @@ def _prompts(path: str | None, excluded: tuple[str, ...]) -> list[Prompt]:
 @click.option("--draft-vocabulary", default=0, metavar="N", help="Tokens it can say. [default: by coverage]")
 @click.option("--layers", metavar="L,L,…", help="Target layers it sees. [default: a low, a middle and the last one]")
 @click.option("--ffn", default=0, metavar="N", help="Feed-forward size. [default: the target's]")
+@click.option("--from", "start", metavar="DIR", help="Go on with this head, e.g. on your own prompts.")
 @click.option("--every", default=200, show_default=True, metavar="N", help="Steps between measurements.")
 @click.option("--patience", default=5, show_default=True, metavar="N", help="Measurements without a better one.")
 @click.option("--restart", is_flag=True, help="Forget what DIR holds, and begin again.")
@@ -188,7 +189,12 @@ def head(**values: Any) -> int:
     directory = Path(values["output"])
     if values["restart"]:
         (directory / room.CHECKPOINT).unlink(missing_ok=True)
-    plan = room.HeadPlan(Path(values["data"]), directory, settings, taps, values["draft_vocabulary"], values["ffn"])
+    start = None if values["start"] is None else Path(values["start"])
+    if start is not None and (taps or values["draft_vocabulary"] or values["ffn"]):
+        raise InvalidValue("--from", values["start"], "without --layers, --draft-vocabulary and --ffn, which it has")
+    plan = room.HeadPlan(
+        Path(values["data"]), directory, settings, taps, values["draft_vocabulary"], values["ffn"], start
+    )
     room.read_about(plan.data)
     machine = room.Machine.of(values["device"], values["dtype"])
     with console.status(f"loading {source.path.name}"):
@@ -200,7 +206,7 @@ def _train(room: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
     with _interruptible() as stop, _bar(console, "steps") as bar:
 
         def told(event: Event) -> None:
-            bar(event.step, plan.settings.steps, f"loss {event.loss:.3f}")
+            bar(event.step, plan.settings.steps, "" if event.loss is None else f"loss {event.loss:.3f}")
             if event.measured is not None:
                 console.print(_sentence(event), soft_wrap=True)
 

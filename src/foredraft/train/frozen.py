@@ -33,7 +33,7 @@ class Frozen:
         return Frozen(
             decoder.embedding.weight.detach(),
             norm.to(device).requires_grad_(False),
-            decoder.head.weight.detach()[chosen].clone(),
+            decoder.head.weight.detach()[chosen],
             chosen,
             decoder.config.final_softcap,
         )

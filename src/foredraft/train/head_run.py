@@ -16,16 +16,18 @@ import torch
 from foredraft import __version__
 from foredraft.errors import InvalidValue, MissingExtra, TrainingDataError
 from foredraft.models.head import DraftHead, HeadConfig, begin, default_taps
-from foredraft.models.head_file import HeadTarget, StoredHead, load_head, save_head
+from foredraft.models.head_file import HeadTarget, StoredHead, load_head, read_about, save_head
 from foredraft.train.batches import Corpus
 from foredraft.train.curve import draw_curve
 from foredraft.train.frozen import Frozen
-from foredraft.train.head import Event, HeadTrainer, TrainSettings
+from foredraft.train.head import HeadTrainer, TrainSettings
+from foredraft.train.loop import Event
 from foredraft.train.measures import Measured
 from foredraft.train.states import missing, read_states
 from foredraft.train.target import Machine, Target
-from foredraft.train.texts import DataSettings, read_about
-from foredraft.train.vocabulary import draft_vocabulary
+from foredraft.train.texts import DataSettings
+from foredraft.train.texts import read_about as read_data
+from foredraft.train.vocabulary import covered_share, draft_vocabulary
 from foredraft.whole_files import write_whole
 
 LOG, CURVE = "log.jsonl", "curve.png"
@@ -34,7 +36,8 @@ LOG, CURVE = "log.jsonl", "curve.png"
 @dataclass(frozen=True)
 class HeadPlan:
     """``data``: directory of texts; ``directory``: where the head goes; ``taps`` empty: the default ones; ``rows``:
-    size of the draft vocabulary, 0 = by coverage; ``ffn_size`` 0 = the target's."""
+    size of the draft vocabulary, 0 = by coverage; ``ffn_size`` 0 = the target's; ``start``: a trained head to go on
+    from, whose layers and vocabulary stay."""
 
     data: Path
     directory: Path
@@ -42,6 +45,7 @@ class HeadPlan:
     taps: tuple[int, ...] = ()
     rows: int = 0
     ffn_size: int = 0
+    start: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class HeadRun:
     def check(self) -> DataSettings:
         """What the texts were made with; TrainingDataError if another model wrote them, InvalidValue for layers that
         the target does not have."""
-        about = read_about(self.plan.data)
+        about = read_data(self.plan.data)
         assert about is not None
         if about.sha256 != self.target.sha256:
             raise TrainingDataError(
@@ -86,6 +90,8 @@ class HeadRun:
     @property
     def taps(self) -> tuple[int, ...]:
         """The layers whose states are fused."""
+        if self.plan.start is not None:
+            return read_about(self.plan.start)[1].taps
         return self.plan.taps or default_taps(self.target.decoder.config.layers)
 
     def prepare(self) -> HeadTrainer:
@@ -96,22 +102,32 @@ class HeadRun:
             self.told.stage("the target reads the texts")
             read_states(self.target.decoder, self.taps, parts, self.told.tokens)
         corpus = Corpus.read(self.plan.data)
-        chosen = draft_vocabulary(
-            corpus.texts["train"], corpus.texts["validation"], self.target.tokenizer, self.plan.rows
-        )
-        self.coverage = chosen.coverage
-        config = HeadConfig.of(self.target.decoder.config, self.taps, len(chosen.ids), self.plan.ffn_size)
-        head = DraftHead(config)
-        begin(head, self.target.decoder, torch.Generator().manual_seed(self.plan.settings.seed))
+        head, ids = self._begun(corpus)
         head.to(self.machine.device)
-        frozen = Frozen.of(self.target.decoder, chosen.ids)
+        frozen = Frozen.of(self.target.decoder, ids)
         self.plan.directory.mkdir(parents=True, exist_ok=True)
         trainer = HeadTrainer(
             head, frozen, corpus, self.plan.settings, self.plan.directory, precision=self.machine.dtype
         )
         if trainer.resume():
-            self.events = [event for event in read_log(self.plan.directory / LOG) if event.step <= trainer.step]
+            known = trainer.loop.step
+            self.events = [event for event in read_log(self.plan.directory / LOG) if event.step <= known]
         return trainer
+
+    def _begun(self, corpus: Corpus) -> tuple[DraftHead, tuple[int, ...]]:
+        """A head to train and its draft vocabulary: a new one, or one that goes on."""
+        train, held_out = corpus.texts["train"], corpus.texts["validation"]
+        if self.plan.start is not None:
+            stored = load_head(self.plan.start)
+            stored.check_target(self.target.decoder.config, self.target.name)
+            self.coverage = covered_share(stored.ids, held_out)
+            return stored.head.requires_grad_(True).train(), stored.ids
+        chosen = draft_vocabulary(train, held_out, self.target.tokenizer, self.plan.rows)
+        self.coverage = chosen.coverage
+        config = HeadConfig.of(self.target.decoder.config, self.taps, len(chosen.ids), self.plan.ffn_size)
+        head = DraftHead(config)
+        begin(head, self.target.decoder, torch.Generator().manual_seed(self.plan.settings.seed))
+        return head, chosen.ids
 
     def train(self, trainer: HeadTrainer) -> None:
         """Until it is finished or stopped; the best head so far is always in the directory."""
@@ -142,7 +158,7 @@ class HeadRun:
         return card
 
     def _save(self, trainer: HeadTrainer, head: DraftHead, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        about = read_about(self.plan.data)
+        about = read_data(self.plan.data)
         assert about is not None
         card = {
             **measured,
@@ -151,9 +167,9 @@ class HeadRun:
             "data": asdict(about),
             "texts": {split: len(texts) for split, texts in trainer.corpus.texts.items()},
             "training": asdict(trainer.settings),
-            "step": trainer.step,
-            "tokens": trainer.tokens,
-            "minutes": round(trainer.seconds / 60, 1),
+            "step": trainer.loop.step,
+            "tokens": trainer.loop.tokens,
+            "minutes": round(trainer.loop.seconds / 60, 1),
             "dtype": str(self.machine.dtype).removeprefix("torch."),
             "foredraft": __version__,
         }

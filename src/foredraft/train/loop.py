@@ -23,6 +23,7 @@ from foredraft.train.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from foredraft.train.losses import LOSSES, Loss
 from foredraft.train.measures import Measured
 from foredraft.train.states import TextStates
+from foredraft.train.team import Alone, Team
 from foredraft.train.texts import Split
 
 
@@ -117,7 +118,8 @@ class Trainee(Protocol):
 @dataclass
 class Loop:
     """One run, its checkpoint in ``directory``. ``precision``: of products while training. ``about``: what else the run
-    is made of, plain values; from a checkpoint with other ones no run goes on."""
+    is made of, plain values; from a checkpoint with other ones no run goes on. ``team``: processes that share every
+    step."""
 
     trainee: Trainee
     corpus: Corpus
@@ -125,6 +127,7 @@ class Loop:
     directory: Path
     precision: torch.dtype = torch.float32
     about: Mapping[str, Any] = field(default_factory=dict)
+    team: Team = field(default_factory=Alone)
     seconds: float = 0.0
     tokens: int = 0
     best: Measured | None = None
@@ -139,6 +142,7 @@ class Loop:
             **asdict(self.settings),
             "texts": _texts_hash(self.corpus),
             "precision": str(self.precision),
+            "processes": self.team.size,
             **self.about,
         }
         weights = list(self.trainee.trained().values())
@@ -187,23 +191,25 @@ class Loop:
         try:
             self._measure_if_due(told, keep_best)
             for texts in self._upcoming():
-                if self.finished or stop():
+                if self.finished or self.team.told(stop()):
                     break
                 self._train(texts)
                 self._measure_if_due(told, keep_best)
                 if self._losses and self.step % _TOLD == 0:
-                    told(self._event(None))
+                    self._tell(told, self._event(None))
                     self._losses = self._losses if len(self._losses) < _REPORTED else []
         finally:
             if self._whole:
                 self.save()
 
     def _upcoming(self) -> Iterator[list[TextStates]]:
-        """The batches from the current step on, epoch after epoch."""
-        number, first = 0, 0
+        """This process's batches from the current step on, epoch after epoch."""
+        number, first, size = 0, 0, self.team.size
         while True:
             groups = self._batches.epoch(number)
-            yield from groups[max(0, self.step - first) :] if self.step < first + len(groups) else ()
+            begin = max(first, self.step * size)
+            at = range(begin + (self.team.rank - begin) % size, first + len(groups), size)
+            yield from (groups[index - first] for index in at)
             number, first = number + 1, first + len(groups)
 
     def _train(self, texts: Sequence[TextStates]) -> None:
@@ -216,6 +222,7 @@ class Loop:
             allowed = f"a smaller one: the loss is {value} at step {self.step + 1}"
             raise InvalidValue("learning rate", self.settings.learning_rate, allowed)
         loss.backward()
+        self.team.average(self.trainee.trained().values())
         nn.utils.clip_grad_norm_(self.trainee.trained().values(), self.settings.clip)
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step)
@@ -235,15 +242,20 @@ class Loop:
 
     def measure(self, told: Told, keep_best: KeepBest) -> None:
         """Measure the trainee as it is now, and keep it if it is better."""
-        found = self.measured("validation")
+        found = self.team.told(self.measured("validation") if self.team.rank == 0 else None)
+        assert found is not None
         better = self.best is None or found.accepted > self.best.accepted
-        if better:
+        if better and self.team.rank == 0:
             keep_best(found)
         event = self._event(found)
         self.best, self.waited = (found, 0) if better else (self.best, self.waited + 1)
         self._losses = []
         self.save()
-        told(event)
+        self._tell(told, event)
+
+    def _tell(self, told: Told, event: Event) -> None:
+        if self.team.rank == 0:
+            told(event)
 
     def measured(self, split: Split, most: int | None = None) -> Measured:
         """The trainee as it is now on the texts of one split, or on ``most`` of them."""
@@ -260,6 +272,8 @@ class Loop:
 
     def save(self) -> None:
         """Write the checkpoint."""
+        if self.team.rank != 0:
+            return
         save_checkpoint(
             self.directory,
             Checkpoint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -12,7 +12,7 @@ from foredraft.models.head import DraftHead
 from foredraft.train.batch import Rotation
 from foredraft.train.batches import collated
 from foredraft.train.frozen import Frozen
-from foredraft.train.losses import overlap
+from foredraft.train.losses import PIECE, overlap
 from foredraft.train.rollout import Batch, answers, rollout
 from foredraft.train.states import TextStates
 
@@ -69,27 +69,37 @@ class Tally:
 
 @torch.no_grad()
 def measure(
-    head: DraftHead, frozen: Frozen, groups: Iterable[list[TextStates]], depth: int, rotation: Rotation
+    head: DraftHead, frozen: Frozen, groups: Iterable[Sequence[TextStates]], depth: int, rotation: Rotation
 ) -> Measured:
     """Let the head guess ``depth`` tokens behind every place of the answers of ``groups``."""
     tally, device = Tally(depth), frozen.embedding.device
     for texts in groups:
-        batch = collated(texts, device, frozen.embedding.dtype)
+        batch = collated(texts, device, torch.float32)
+        greedy = torch.tensor([text.text.temperature == 0 for text in texts], device=device)
         rows, positions = places(batch, depth)
         outputs = list(rollout(head, frozen.embedding, batch, depth, rotation))
-        accepted, overlaps, covered = [], [], None
-        greedy = torch.tensor([text.text.temperature == 0 for text in texts], device=device)[rows]
-        for step, output in enumerate(outputs):
-            p = frozen.law(batch, rows, positions + step)
-            log_q = frozen.logits(head.norm(output[rows, positions - 1])).log_softmax(-1)
-            share = overlap(log_q, p)
-            same = frozen.ids[log_q.argmax(-1)] == batch.best[rows, positions + step]
-            accepted.append(torch.where(greedy, same.float(), share))
-            overlaps.append(share)
-            covered = p.sum(-1) if covered is None else covered
-        assert covered is not None
-        tally.add(*(torch.stack(x, -1).cpu() for x in (accepted, overlaps)), greedy.cpu(), covered.cpu())
+        for start in range(0, len(rows), PIECE):
+            at = rows[start : start + PIECE], positions[start : start + PIECE]
+            said = [head.norm(output[at[0], at[1] - 1]) for output in outputs]
+            tally.add(*(found.cpu() for found in _agreement(frozen, batch, said, (*at, greedy))))
     return tally.measured()
+
+
+def _agreement(
+    frozen: Frozen, batch: Batch, said: Sequence[Tensor], at: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What ``Tally.add`` takes, at some places: ``said`` [n, h] for each depth, normed; ``at``: texts, positions, and
+    which texts are greedy."""
+    rows, positions, texts = at
+    greedy, covered = texts[rows], frozen.law(batch, rows, positions).sum(-1)
+    accepted, overlaps = [], []
+    for step, normed in enumerate(said):
+        p, log_q = frozen.law(batch, rows, positions + step), frozen.logits(normed).log_softmax(-1)
+        share = overlap(log_q, p)
+        same = frozen.ids[log_q.argmax(-1)] == batch.best[rows, positions + step]
+        accepted.append(torch.where(greedy, same.float(), share))
+        overlaps.append(share)
+    return torch.stack(accepted, -1), torch.stack(overlaps, -1), greedy, covered
 
 
 def places(batch: Batch, depth: int) -> tuple[Tensor, Tensor]:

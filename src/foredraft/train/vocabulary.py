@@ -10,9 +10,9 @@ from foredraft.export.output_rows import choose_rows
 from foredraft.tokens import Tokenizer
 from foredraft.train.states import TextStates
 
-ENOUGH = 0.985
-"""Share of the held-out texts' tokens that the automatic choice covers."""
-STEP = 2048
+STEP, WORTH = 2048, 0.01
+"""The automatic choice takes so many more tokens as long as they are so much of the held-out answers: each costs a row
+of the output matrix in every pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,26 @@ class Vocabulary:
 def draft_vocabulary(
     train: Sequence[TextStates], held_out: Sequence[TextStates], tokenizer: Tokenizer, count: int = 0
 ) -> Vocabulary:
-    """The ``count`` most frequent tokens of the training answers, with those that cannot be done without; 0: as few
-    thousands as cover ``ENOUGH`` of the held-out answers, or all tokens that occur."""
-    counts, unseen = Counter(_tokens(train)), Counter(_tokens(held_out))
-    total = sum(unseen.values())
-
-    def covered(ids: Iterable[int]) -> float:
-        return sum(unseen[id] for id in ids) / max(1, total)
-
-    sizes = [count] if count else list(range(STEP, tokenizer.vocab_size, STEP))[:16] or [tokenizer.vocab_size]
-    ids: tuple[int, ...] = ()
-    for size in sizes:
-        ids = choose_rows(min(size, tokenizer.vocab_size), counts, tokenizer)
-        if covered(ids) >= ENOUGH:
+    """The ``count`` most frequent tokens of the training answers, with those that cannot be done without; 0: as many as
+    are worth their row (see ``WORTH``)."""
+    counts, size = Counter(_tokens(train)), tokenizer.vocab_size
+    if count:
+        ids = choose_rows(count, counts, tokenizer)
+        return Vocabulary(ids, covered_share(ids, held_out))
+    best = Vocabulary((), -1.0)
+    for rows in range(STEP, size + STEP, STEP):
+        ids = choose_rows(min(rows, size), counts, tokenizer)
+        more = Vocabulary(ids, covered_share(ids, held_out))
+        if more.coverage < best.coverage + WORTH:
             break
-    return Vocabulary(ids, covered(ids))
+        best = more
+    return best
+
+
+def covered_share(ids: Iterable[int], texts: Sequence[TextStates]) -> float:
+    """Share of the answers' tokens that are among ``ids``."""
+    known, counts = frozenset(ids), Counter(_tokens(texts))
+    return sum(count for id, count in counts.items() if id in known) / max(1, sum(counts.values()))
 
 
 def _tokens(texts: Sequence[TextStates]) -> Iterable[int]:
