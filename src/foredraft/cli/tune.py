@@ -175,16 +175,7 @@ def head(**values: Any) -> int:
     room = _room(values["threads"])
     console = Console(stderr=True, quiet=values["quiet"], highlight=False)
     source = room.check_trainable(find_or_pull(values["target"]))
-    settings = room.TrainSettings(
-        loss=values["loss"],
-        depth=values["depth"],
-        steps=values["steps"],
-        batch_tokens=values["batch_tokens"],
-        learning_rate=values["learning_rate"],
-        every=values["every"],
-        patience=values["patience"],
-        seed=values["seed"],
-    )
+    settings = room.TrainSettings(depth=values["depth"], **{name: values[name] for name in _LOOP})
     taps = _layers(values["layers"])
     directory = Path(values["output"])
     if values["restart"]:
@@ -199,10 +190,67 @@ def head(**values: Any) -> int:
     machine = room.Machine.of(values["device"], values["dtype"])
     with console.status(f"loading {source.path.name}"):
         target = room.open_target(source, machine)
-    return _train(room, plan, (target, machine), console)
+    return _train(room.HeadRun, plan, (target, machine), console)
 
 
-def _train(room: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> int:
+@tune.command("draft")
+@TARGET
+@click.option("--data", required=True, metavar="DIR", help="Texts made with `foredraft tune data`.")
+@click.option("--draft", metavar="PATH|NAME", help="The model to begin with. [default: TARGET's own first layers]")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where the draft is kept.")
+@click.option("--keep-layers", default=0, metavar="N", help="Keep N layers, chosen by measurement. [default: all]")
+@click.option("--lora", default=0, metavar="RANK", help="Train adapters of this rank, not all weights of the layers.")
+@click.option("--recompute", is_flag=True, help="Less memory for a third more work.")
+@click.option("--draft-vocabulary", default=0, metavar="N", help="Train for N tokens only. [default: all]")
+@click.option("--loss", default="lk", show_default=True, type=click.Choice(["lk", "kl"]), help="What is made small.")
+@click.option("--steps", default=1000, show_default=True, metavar="N", help="Steps of the optimizer.")
+@click.option("--batch-tokens", default=4096, show_default=True, metavar="N", help="Tokens of a step.")
+@click.option("--learning-rate", default=1e-4, show_default=True, metavar="R", help="At its highest.")
+@click.option("--every", default=100, show_default=True, metavar="N", help="Steps between measurements.")
+@click.option("--patience", default=5, show_default=True, metavar="N", help="Measurements without a better one.")
+@click.option("--restart", is_flag=True, help="Forget what DIR holds, and begin again.")
+@SEED
+@DEVICE
+@DTYPE
+@THREADS
+@QUIET
+def draft_command(**values: Any) -> int:
+    """Train a small model to say what TARGET says, as a draft.
+
+    --draft MODEL is fine-tuned, with --keep-layers N after dropping the layers it can do without; without --draft the
+    first N layers of TARGET itself are. DIR/model is a Hugging Face directory for --draft of other commands, or for
+    `foredraft export executorch`. Embedding and output matrix stay as they are.
+
+    Ctrl-C ends after the current step; the same command goes on to the same weights.
+    """
+    room = _room(values["threads"])
+    console = Console(stderr=True, quiet=values["quiet"], highlight=False)
+    source = room.check_trainable(find_or_pull(values["target"]))
+    settings = room.DraftSettings(
+        rank=values["lora"], recompute=values["recompute"], **{name: values[name] for name in _LOOP}
+    )
+    directory = Path(values["output"])
+    if values["restart"]:
+        for name in (room.CHECKPOINT, room.LAYERS):
+            (directory / name).unlink(missing_ok=True)
+    draft = None if values["draft"] is None else room.check_trainable(find_or_pull(values["draft"])).path
+    plan = room.DraftPlan(
+        Path(values["data"]), directory, settings, draft, values["keep_layers"], values["draft_vocabulary"]
+    )
+    room.read_about(plan.data)
+    machine = room.Machine.of(values["device"], values["dtype"])
+    with console.status(f"loading {source.path.name}"):
+        target = room.open_target(source, machine)
+    return _train(room.DraftRun, plan, (target, machine), console)
+
+
+_LOOP = ("loss", "steps", "batch_tokens", "learning_rate", "every", "patience", "seed")
+"""Options that every training has."""
+
+
+def _train(kind: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> int:
+    from foredraft.train.head_run import Told
+
     with _interruptible() as stop, _bar(console, "steps") as bar:
 
         def told(event: Event) -> None:
@@ -210,11 +258,11 @@ def _train(room: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
             if event.measured is not None:
                 console.print(_sentence(event), soft_wrap=True)
 
-        run = room.HeadRun(plan, *opened, room.Told(stage=console.print, event=told, stop=stop))
+        run = kind(plan, *opened, Told(stage=console.print, event=told, stop=stop))
         trainer = run.prepare()
         console.print(
-            f"{trainer.head.parameter_count() / 1e6:.2f} million parameters; {trainer.head.config.rows} tokens in the "
-            f"draft vocabulary cover {run.coverage:.1%} of held-out answers",
+            f"{trainer.trained / 1e6:.2f} million weights are trained; {trainer.vocabulary} tokens in the draft "
+            f"vocabulary cover {run.coverage:.1%} of held-out answers",
             soft_wrap=True,
         )
         run.train(trainer)
@@ -222,28 +270,34 @@ def _train(room: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
             console.print("interrupted; the same command goes on")
             return INTERRUPTED
         card = run.finish(trainer)
+    _show(card, console)
+    console.print(f"[bold]{plan.directory}[/bold]: {run.result}, log and curve")
+    return 0
+
+
+def _show(card: Any, console: Console) -> None:
+    if card.get("before"):
+        console.print(_measured("before", card["before"]), soft_wrap=True)
     for split in ("train", "validation", "test"):
         if split in card:
-            found = card[split]
-            shown = " ".join(f"{share:.2f}" for share in found["greedy"])
-            console.print(f"{split}: greedy acceptance by depth {shown}; {found['accepted']:.2f} tokens of a chain")
+            console.print(_measured(split, card[split]), soft_wrap=True)
     known, unseen = card["train"]["accepted"], card["validation"]["accepted"]
     if known > OVERFITTED * unseen:
         console.print(
-            f"warning: {known / unseen:.2f} times as good on its training texts as on held-out ones; give it more texts",
+            f"warning: {known / max(unseen, 1e-9):.2f} times as good on its training texts as on held-out ones; "
+            "give it more texts",
             soft_wrap=True,
         )
-    console.print(f"[bold]{plan.directory}[/bold]: the head, its log and curve")
-    return 0
+
+
+def _measured(name: str, found: Any) -> str:
+    shown = " ".join(f"{share:.2f}" for share in found["greedy"])
+    return f"{name}: greedy acceptance by depth {shown}; {found['accepted']:.2f} tokens of a chain accepted"
 
 
 def _sentence(event: Event) -> str:
     assert event.measured is not None
-    shown = " ".join(f"{share:.2f}" for share in event.measured.greedy)
-    return (
-        f"step {event.step}, {event.seconds / 60:.0f} min: greedy acceptance by depth {shown}; "
-        f"{event.measured.accepted:.2f} tokens of a chain accepted"
-    )
+    return _measured(f"step {event.step}, {event.seconds / 60:.0f} min", event.measured.as_json())
 
 
 def _layers(text: str | None) -> tuple[int, ...]:
@@ -295,14 +349,16 @@ class _Room:
     """The training room's names, imported together."""
 
     def __init__(self) -> None:
-        from foredraft.train import checkpoint, data, head, head_run, target, texts
+        from foredraft.train import checkpoint, data, draft, draft_run, head, head_run, target, texts
         from foredraft.types import SamplingParams
 
         self.SamplingParams = SamplingParams
         self.CHECKPOINT = checkpoint.CHECKPOINT
         self.Asker, self.make_texts, self.prompts_hash = data.Asker, data.make_texts, data.prompts_hash
         self.TrainSettings = head.TrainSettings
-        self.HeadPlan, self.HeadRun, self.Told = head_run.HeadPlan, head_run.HeadRun, head_run.Told
+        self.HeadPlan, self.HeadRun = head_run.HeadPlan, head_run.HeadRun
+        self.DraftSettings, self.LAYERS = draft.DraftSettings, draft_run.LAYERS
+        self.DraftPlan, self.DraftRun = draft_run.DraftPlan, draft_run.DraftRun
         self.Machine, self.check_trainable = target.Machine, target.check_trainable
         self.open_target = target.open_target
         self.DataSettings, self.read_about = texts.DataSettings, texts.read_about

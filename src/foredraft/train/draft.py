@@ -172,6 +172,21 @@ class DraftTrainer:
         self._draft = Draft(self.decoder, self.target, self.settings, max(len(text) for text in texts))
         self.loop = Loop(self._draft, self.corpus, self.settings, self.directory, self.precision, about)
 
+    @property
+    def trained(self) -> int:
+        """Weights that change."""
+        return sum(weight.numel() for weight in self.loop.weights().values())
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens it is trained for."""
+        return len(self.target.ids)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the steps are done, or nothing got better for too long."""
+        return self.loop.finished
+
     def resume(self) -> bool:
         """Go on from the checkpoint in ``directory``, if there is one; TrainingDataError if it is of another run."""
         return self.loop.resume()

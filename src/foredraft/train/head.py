@@ -105,6 +105,16 @@ class HeadTrainer:
         return self.loop.resume()
 
     @property
+    def trained(self) -> int:
+        """Weights that change."""
+        return sum(weight.numel() for weight in self.loop.weights().values())
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens it is trained for."""
+        return len(self.frozen.ids)
+
+    @property
     def finished(self) -> bool:
         """Whether the steps are done, or nothing got better for too long."""
         return self.loop.finished

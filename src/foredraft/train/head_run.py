@@ -25,7 +25,6 @@ from foredraft.train.loop import Event
 from foredraft.train.measures import Measured
 from foredraft.train.states import missing, read_states
 from foredraft.train.target import Machine, Target
-from foredraft.train.texts import DataSettings
 from foredraft.train.texts import read_about as read_data
 from foredraft.train.vocabulary import covered_share, draft_vocabulary
 from foredraft.whole_files import write_whole
@@ -69,23 +68,15 @@ class HeadRun:
     told: Told = field(default_factory=Told)
     events: list[Event] = field(default_factory=list)
     coverage: float = 0.0
+    result: str = "the head"
 
-    def check(self) -> DataSettings:
-        """What the texts were made with; TrainingDataError if another model wrote them, InvalidValue for layers that
-        the target does not have."""
-        about = read_data(self.plan.data)
-        assert about is not None
-        if about.sha256 != self.target.sha256:
-            raise TrainingDataError(
-                f"{self.plan.data}: was written by {about.target}, another file than {self.target.name}; a head learns "
-                "from its own target's text: make the data with it"
-            )
-        layers = self.target.decoder.config.layers
-        taps = self.taps
+    def check(self) -> None:
+        """TrainingDataError if another model wrote the texts, InvalidValue for layers that the target does not have."""
+        check_data(self.plan.data, self.target)
+        layers, taps = self.target.decoder.config.layers, self.taps
         if list(taps) != sorted(set(taps)) or taps[-1] != layers - 1 or taps[0] < 0:
             allowed = f"layers from 0 to {layers - 1}, ascending, the last one among them"
             raise InvalidValue("tapped layers", list(taps), allowed)
-        return about
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -177,6 +168,17 @@ class HeadRun:
         target = HeadTarget(self.target.name, self.target.sha256)
         save_head(self.plan.directory, StoredHead(head, ids, target, card))
         return card
+
+
+def check_data(data: Path, target: Target) -> None:
+    """TrainingDataError if the texts in ``data`` were written by another model."""
+    about = read_data(data)
+    assert about is not None
+    if about.sha256 != target.sha256:
+        raise TrainingDataError(
+            f"{data}: was written by {about.target}, another file than {target.name}; a draft learns from its own "
+            "target's text: make the data with it"
+        )
 
 
 def read_log(path: Path) -> list[Event]:

@@ -1,4 +1,5 @@
-"""Processes that train together, started by ``accelerate launch``: each takes every n-th batch, and slopes are averaged.
+"""Processes that train together, started by ``accelerate launch``: each takes every n-th batch, and slopes are
+averaged.
 
 Alone is the same thing with one process. The adapter of accelerate.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -74,15 +74,22 @@ def split_of(prompt: str) -> Split:
 
 
 def write_about(directory: Path, settings: DataSettings) -> None:
-    """Begin, or go on with, texts of these settings; TrainingDataError if other ones are there."""
+    """Begin, or go on with, texts of these settings, of which there may be more than before; TrainingDataError if other
+    ones are there."""
     found = read_about(directory, missing_ok=True)
     if found is None:
         (directory / TEXTS).mkdir(parents=True, exist_ok=True)
-        about = {"format": FORMAT, "schema": SCHEMA, **asdict(settings)}
-        write_whole(directory / ABOUT, json.dumps(about, indent=1) + "\n")
-    elif names := found.differing(settings):
+        _write_settings(directory, settings)
+    elif found.questions < settings.questions and not found.differing(replace(settings, questions=found.questions)):
+        _write_settings(directory, settings)  # more questions of the same kind
+    elif names := found.differing(replace(settings, questions=max(found.questions, settings.questions))):
         listed = ", ".join(name.replace("_", " ") for name in names)
         raise TrainingDataError(f"{directory}: holds texts made with other settings ({listed}); {_AGAIN}")
+
+
+def _write_settings(directory: Path, settings: DataSettings) -> None:
+    about = {"format": FORMAT, "schema": SCHEMA, **asdict(settings)}
+    write_whole(directory / ABOUT, json.dumps(about, indent=1) + "\n")
 
 
 def read_about(directory: Path, *, missing_ok: bool = False) -> DataSettings | None:
