@@ -19,7 +19,7 @@ from foredraft.engines.scripted import ScriptedEngine, ScriptedSession, markov_t
 from foredraft.errors import EngineFailure
 from foredraft.pipeline import Pipeline, Request
 from foredraft.sampling import History, Sampler
-from foredraft.types import Budget, Draft, Ids, Logits, SamplingParams, Scores, Step
+from foredraft.types import Budget, Draft, Ids, SamplingParams, Scores, Step
 from tests.support.toy_tokenizer import ToyTokenizer
 
 VOCAB = 30

@@ -44,10 +44,12 @@ FLOAT = {"weights": "float32", "head": "float32", "embedding_bits": 8}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model of ``TINY`` or of the catalogue, and the ``ExportConfig`` that differs from the default."""
+    """A model of ``TINY`` or of the catalogue, the ``ExportConfig`` that differs from the default, and whether an
+    untrained draft head goes in."""
 
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    head: bool = False
 
 
 RECIPES: dict[str, Recipe] = {
@@ -56,6 +58,7 @@ RECIPES: dict[str, Recipe] = {
     "llama-rows": Recipe("llama", {"rows": ROWS, "context": 512}),
     "smollm2-135m": Recipe("smollm2-135m"),
     "gemma3-taps": Recipe("gemma3", {"taps": TAPS, "context": 512, **FLOAT}),
+    "llama-head": Recipe("llama", {"context": 512, "draft_weights": "float32", **FLOAT}, head=True),
     "llama3": Recipe("llama3"),
     "qwen2": Recipe("qwen2", {"weights": "int8", "head": "int8"}),
     "qwen3": Recipe("qwen3"),
@@ -72,6 +75,7 @@ CASES = {"executorch-llama": "llama", "executorch-gemma3": "gemma3", "executorch
 def make(name: str, folder: Path) -> None:
     """Export ``name`` as ``folder/name``, or write down in ``folder/name.failed`` why that was not possible."""
     from foredraft.export.executorch import ExportConfig, export_executorch, plan
+    from tests.support import tiny_heads
 
     parent = os.getppid()
 
@@ -82,7 +86,8 @@ def make(name: str, folder: Path) -> None:
     recipe = RECIPES[name]
     try:
         path = ensure_model(recipe.model) if recipe.model in CATALOGUE else write_tiny(recipe.model, folder)
-        source, config, _ = plan(path, ExportConfig(**recipe.settings))
+        head = tiny_heads.write_head(path, folder / f"{name}.trained") if recipe.head else None
+        source, config, _ = plan(path, ExportConfig(**recipe.settings, draft_head=head))
         export_executorch(source, config, folder / name, progress)
     except Exception:  # noqa: BLE001  whatever it is, the tests that need the export show it
         (folder / f"{name}.failed").write_text(traceback.format_exc(), "utf-8")

@@ -64,7 +64,9 @@ class ScriptedHeadSession:
         assert states.tolist() == states_of(before).tolist(), "the states are those of the tokens before"
         first = len(self.text)
         self.text += tokens.tolist()
-        return self._scores([tuple(self.text[: first + index + 1]) for index in range(len(tokens))][len(tokens) - rows :])
+        return self._scores(
+            [tuple(self.text[: first + index + 1]) for index in range(len(tokens))][len(tokens) - rows :]
+        )
 
     def extend(self, outputs: Logits, tokens: Ids, parents: Ids) -> HeadScores:
         base = len(self.own)

@@ -24,7 +24,7 @@ from foredraft.engines.base import EngineInfo
 from foredraft.sampling import History, Sampler
 from foredraft.speed import LONGEST_READ, RECENT, Curve, read_passes
 from foredraft.trees import children, path_to, static_shape
-from foredraft.types import Budget, Draft, Floats, Ids, Logits, SamplingParams, Scores, Step, Trial
+from foredraft.types import Budget, Draft, Floats, Ids, SamplingParams, Scores, Step, Trial
 
 VOCAB = 32
 PROMPT = 4

@@ -168,9 +168,7 @@ class SlowHead:
         half = self.config.head_dim // 2
         angle = position * self.config.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
         left, right = rows[:, :half], rows[:, half:]
-        return torch.cat(
-            [left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], dim=1
-        )
+        return torch.cat([left * angle.cos() - right * angle.sin(), right * angle.cos() + left * angle.sin()], dim=1)
 
 
 def slow_rollout(head: SlowHead, ids: Sequence[int], states: Tensor, steps: int) -> Tensor:

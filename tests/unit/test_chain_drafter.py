@@ -19,7 +19,7 @@ from foredraft.drafters.null import NullDrafter
 from foredraft.engines.scripted import ScriptedEngine, blended, markov_table
 from foredraft.sampling import History, Sampler
 from foredraft.trees import children, depths, is_tree, path_to
-from foredraft.types import Budget, Draft, Logits, Rule, SamplingParams
+from foredraft.types import Budget, Draft, Rule, SamplingParams
 from tests.support.gates import Believing, Counting
 from tests.support.scripted import Run, Says, generate
 
@@ -187,6 +187,7 @@ def test_a_merged_tree_holds_every_path_once(drafts: list[Draft]) -> None:
 
 
 # --- what each is told ------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("accepted", "a", "b"),

@@ -589,9 +589,7 @@ def test_no_checkpoint(world: World, tmp_path: Path) -> None:
     assert not trainer.resume() and trainer.step == 0 and not trainer.finished
 
 
-def test_a_failed_write_leaves_the_old_checkpoint(
-    begun: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_checkpoint(begun: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (begun / CHECKPOINT).read_bytes()
 
     def full(values: object, path: Path) -> NoReturn:

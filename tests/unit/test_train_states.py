@@ -181,9 +181,7 @@ def test_an_interrupted_reading_goes_on(kept: Kept, monkeypatch: pytest.MonkeyPa
 def test_states_of_other_layers_are_refused(kept: Kept) -> None:
     path = states_file(kept.parts[0])
     message = refusal(lambda: missing(kept.directory, (1, 2)))
-    assert message == (
-        f"{path}: holds states of layers [0, 2], not of [1, 2]; remove {path.parent} to read them again"
-    )
+    assert message == (f"{path}: holds states of layers [0, 2], not of [1, 2]; remove {path.parent} to read them again")
 
 
 def resaved(path: Path, change: Callable[[dict[str, torch.Tensor]], object], taps: str | None = "[0, 2]") -> None:
@@ -216,9 +214,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no states": lambda path: resaved(path, lambda tensors: tensors.pop("states")),
     "no best": lambda path: resaved(path, lambda tensors: tensors.pop("best")),
     "a number": lambda path: resaved(path, lambda tensors: tensors.update(best=torch.tensor(3))),
-    "narrow": lambda path: resaved(
-        path, lambda tensors: tensors.update(states=tensors["states"][:, :31].contiguous())
-    ),
+    "narrow": lambda path: resaved(path, lambda tensors: tensors.update(states=tensors["states"][:, :31].contiguous())),
     "flat": lambda path: resaved(path, lambda tensors: tensors.update(states=tensors["states"][:, 0].contiguous())),
     "another type": lambda path: resaved(path, lambda tensors: tensors.update(best=tensors["best"].bool())),
 }
