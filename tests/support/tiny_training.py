@@ -11,12 +11,15 @@ import torch
 
 from foredraft.models.config import DecoderConfig, Rope
 from foredraft.models.decoder import Decoder
+from foredraft.models.head import DraftHead, HeadConfig, begin
 from foredraft.train.batch import Rotation, causal
 from foredraft.train.batches import Corpus
 from foredraft.train.draft import DraftSettings, DraftTrainer
 from foredraft.train.frozen import Frozen
+from foredraft.train.head import HeadTrainer, TrainSettings
 from foredraft.train.loop import Event
 from foredraft.train.states import read_states
+from foredraft.train.team import Team
 from foredraft.train.texts import SPLITS, Text, part_files, write_part
 
 VOCAB = 40
@@ -99,6 +102,19 @@ def corpus(folder: Path, count: int = 96, decoder: Decoder | None = None) -> Cor
     write_part(folder, written(decoder, count))
     read_states(decoder, (decoder.config.layers - 1,), part_files(folder), lambda tokens: None)
     return Corpus.read(folder)
+
+
+def states_of_target(folder: Path) -> None:
+    """Texts and states of ``corpus`` on disk."""
+    corpus(folder)
+
+
+def head_trainer(folder: Path, out: Path, team: Team, steps: int = 6) -> HeadTrainer:
+    """Of a head that sees the last layer, on what ``states_of_target`` left in ``folder``."""
+    head = DraftHead(HeadConfig.of(TARGET, (TARGET.layers - 1,), VOCAB))
+    begin(head, target(), torch.Generator().manual_seed(5))
+    settings = TrainSettings(depth=2, steps=steps, batch_tokens=300, learning_rate=1e-2, warmup=2, every=3, patience=9)
+    return HeadTrainer(head, frozen(), Corpus.read(folder), settings, out, team=team)
 
 
 def frozen(ids: tuple[int, ...] = tuple(range(VOCAB))) -> Frozen:

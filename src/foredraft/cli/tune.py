@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -187,10 +188,7 @@ def head(**values: Any) -> int:
         Path(values["data"]), directory, settings, taps, values["draft_vocabulary"], values["ffn"], start
     )
     room.read_about(plan.data)
-    machine = room.Machine.of(values["device"], values["dtype"])
-    with console.status(f"loading {source.path.name}"):
-        target = room.open_target(source, machine)
-    return _train(room.HeadRun, plan, (target, machine), console)
+    return _train(room.HeadRun, plan, _opened(room, source, values, console), console)
 
 
 @tune.command("draft")
@@ -238,19 +236,27 @@ def draft_command(**values: Any) -> int:
         Path(values["data"]), directory, settings, draft, values["keep_layers"], values["draft_vocabulary"]
     )
     room.read_about(plan.data)
-    machine = room.Machine.of(values["device"], values["dtype"])
-    with console.status(f"loading {source.path.name}"):
-        target = room.open_target(source, machine)
-    return _train(room.DraftRun, plan, (target, machine), console)
+    return _train(room.DraftRun, plan, _opened(room, source, values, console), console)
 
 
 _LOOP = ("loss", "steps", "batch_tokens", "learning_rate", "every", "patience", "seed")
 """Options that every training has."""
 
 
-def _train(kind: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> int:
-    from foredraft.train.head_run import Told
+def _opened(room: Any, source: Any, values: dict[str, Any], console: Console) -> tuple[Any, Any, Any, Any]:
+    """The target, where it runs, who hears of what, and the processes that train together."""
+    team = room.joined()
+    machine = room.Machine.of(values["device"], values["dtype"])
+    if team.device is not None:
+        machine = replace(machine, device=team.device)
+    console.quiet = console.quiet or team.rank != 0
+    with console.status(f"loading {source.path.name}"):
+        target = room.open_target(source, machine)
+    return target, machine, room.Told, team
 
+
+def _train(kind: Any, plan: Any, opened: tuple[Any, Any, Any, Any], console: Console) -> int:
+    target, machine, heard, team = opened
     with _interruptible() as stop, _bar(console, "steps") as bar:
 
         def told(event: Event) -> None:
@@ -258,7 +264,7 @@ def _train(kind: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
             if event.measured is not None:
                 console.print(_sentence(event), soft_wrap=True)
 
-        run = kind(plan, *opened, Told(stage=console.print, event=told, stop=stop))
+        run = kind(plan, target, machine, heard(stage=console.print, event=told, stop=stop), team)
         trainer = run.prepare()
         console.print(
             f"{trainer.trained / 1e6:.2f} million weights are trained; {trainer.vocabulary} tokens in the draft "
@@ -269,6 +275,8 @@ def _train(kind: Any, plan: Any, opened: tuple[Any, Any], console: Console) -> i
         if not trainer.finished:
             console.print("interrupted; the same command goes on")
             return INTERRUPTED
+        if team.rank != 0:
+            return 0
         card = run.finish(trainer)
     _show(card, console)
     console.print(f"[bold]{plan.directory}[/bold]: {run.result}, log and curve")
@@ -349,7 +357,7 @@ class _Room:
     """The training room's names, imported together."""
 
     def __init__(self) -> None:
-        from foredraft.train import checkpoint, data, draft, draft_run, head, head_run, target, texts
+        from foredraft.train import checkpoint, data, draft, draft_run, head, head_run, target, team, texts
         from foredraft.types import SamplingParams
 
         self.SamplingParams = SamplingParams
@@ -359,6 +367,7 @@ class _Room:
         self.HeadPlan, self.HeadRun = head_run.HeadPlan, head_run.HeadRun
         self.DraftSettings, self.LAYERS = draft.DraftSettings, draft_run.LAYERS
         self.DraftPlan, self.DraftRun = draft_run.DraftPlan, draft_run.DraftRun
+        self.Told, self.joined = head_run.Told, team.joined
         self.Machine, self.check_trainable = target.Machine, target.check_trainable
         self.open_target = target.open_target
         self.DataSettings, self.read_about = texts.DataSettings, texts.read_about

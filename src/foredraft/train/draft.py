@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -30,6 +30,7 @@ from foredraft.train.measures import Measured, Tally, places
 from foredraft.train.prune import draft_rows, embedded
 from foredraft.train.rollout import Batch, answers
 from foredraft.train.states import TextStates
+from foredraft.train.team import Alone, Team
 from foredraft.whole_files import replacing
 
 BEST = "best.pt"
@@ -159,6 +160,7 @@ class DraftTrainer:
     settings: DraftSettings
     directory: Path
     precision: torch.dtype = torch.float32
+    team: Team = field(default_factory=Alone)
 
     def __post_init__(self) -> None:
         texts = [text.text for texts in self.corpus.texts.values() for text in texts]
@@ -170,7 +172,7 @@ class DraftTrainer:
             "draft_vocabulary": hashlib.sha256(self.target.ids.cpu().numpy().tobytes()).hexdigest()[:16],
         }
         self._draft = Draft(self.decoder, self.target, self.settings, max(len(text) for text in texts))
-        self.loop = Loop(self._draft, self.corpus, self.settings, self.directory, self.precision, about)
+        self.loop = Loop(self._draft, self.corpus, self.settings, self.directory, self.precision, about, self.team)
 
     @property
     def trained(self) -> int:

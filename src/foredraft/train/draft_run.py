@@ -31,6 +31,7 @@ from foredraft.train.loop import Event
 from foredraft.train.prune import Kept, Removal, TargetScore, first_layers, keep_layers, pruned, sample
 from foredraft.train.states import missing, read_states
 from foredraft.train.target import Machine, Target
+from foredraft.train.team import Alone, Team
 from foredraft.train.vocabulary import draft_vocabulary
 from foredraft.whole_files import write_whole
 
@@ -65,6 +66,7 @@ class DraftRun:
     target: Target
     machine: Machine
     told: Told = field(default_factory=Told)
+    team: Team = field(default_factory=Alone)
     removed: Callable[[Removal], None] = lambda removal: None
     events: list[Event] = field(default_factory=list)
     coverage: float = 1.0
@@ -96,15 +98,22 @@ class DraftRun:
         """Let the target read the texts, choose layers and draft vocabulary, begin or go on with training."""
         self.check()
         taps = default_taps(self.target.decoder.config.layers)
-        if parts := missing(self.plan.data, taps):
+        if self.team.rank == 0 and (parts := missing(self.plan.data, taps)):
             self.told.stage("the target reads the texts")
             read_states(self.target.decoder, taps, parts, self.told.tokens)
+        self.team.told(True)  # the others wait
         corpus = Corpus.read(self.plan.data)
         ids = self._vocabulary(corpus)
         frozen = Frozen.of(self.target.decoder, ids)
         decoder = self._decoder(frozen, corpus)
         trainer = DraftTrainer(
-            decoder, frozen, corpus, self.plan.settings, self.plan.directory, precision=self.machine.dtype
+            decoder,
+            frozen,
+            corpus,
+            self.plan.settings,
+            self.plan.directory,
+            precision=self.machine.dtype,
+            team=self.team,
         )
         if trainer.resume():
             known = trainer.loop.step

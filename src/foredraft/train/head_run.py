@@ -25,6 +25,7 @@ from foredraft.train.loop import Event
 from foredraft.train.measures import Measured
 from foredraft.train.states import missing, read_states
 from foredraft.train.target import Machine, Target
+from foredraft.train.team import Alone, Team
 from foredraft.train.texts import read_about as read_data
 from foredraft.train.vocabulary import covered_share, draft_vocabulary
 from foredraft.whole_files import write_whole
@@ -66,6 +67,7 @@ class HeadRun:
     target: Target
     machine: Machine
     told: Told = field(default_factory=Told)
+    team: Team = field(default_factory=Alone)
     events: list[Event] = field(default_factory=list)
     coverage: float = 0.0
     result: str = "the head"
@@ -88,17 +90,17 @@ class HeadRun:
     def prepare(self) -> HeadTrainer:
         """Let the target read the texts, choose the draft vocabulary, and begin or go on with training."""
         self.check()
-        parts = missing(self.plan.data, self.taps)
-        if parts:
+        if self.team.rank == 0 and (parts := missing(self.plan.data, self.taps)):
             self.told.stage("the target reads the texts")
             read_states(self.target.decoder, self.taps, parts, self.told.tokens)
+        self.team.told(True)  # the others wait
         corpus = Corpus.read(self.plan.data)
         head, ids = self._begun(corpus)
         head.to(self.machine.device)
         frozen = Frozen.of(self.target.decoder, ids)
         self.plan.directory.mkdir(parents=True, exist_ok=True)
         trainer = HeadTrainer(
-            head, frozen, corpus, self.plan.settings, self.plan.directory, precision=self.machine.dtype
+            head, frozen, corpus, self.plan.settings, self.plan.directory, self.machine.dtype, self.team
         )
         if trainer.resume():
             known = trainer.loop.step

@@ -34,9 +34,9 @@ class Team(Protocol):
 
 
 class Alone:
-    """One process."""
+    """One process. ``device`` None: wherever it likes."""
 
-    rank, size = 0, 1
+    rank, size, device = 0, 1, None
 
     def average(self, parameters: Iterable[nn.Parameter]) -> None:
         """The slopes are what they are."""
@@ -78,6 +78,6 @@ class Launched:
         return box[0]
 
 
-def launched() -> bool:
-    """Whether this process is one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+def joined() -> Alone | Launched:
+    """The team that this process was started in."""
+    return Launched() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone()
