@@ -1,8 +1,9 @@
 """Is a draft head faster with one program call per level, or with several levels in one call?
 
-Builds head programs of the sizes of two real targets with random weights, int4: ``step`` is what an export holds (one level a
-call, tokens chosen outside), ``chain`` drafts four levels in one call and chooses greedily inside. Both are timed in turns.
-A chain inside one call cannot draw with the target's noise, stop early where the draft is unsure, or make a tree.
+Builds head programs of the sizes of two real targets with random weights, int4: ``step`` is what an export holds (one
+level a call, tokens chosen outside), ``chain`` drafts four levels in one call and chooses greedily inside. Both are
+timed in turns. A chain inside one call cannot draw with the target's noise, stop early where the draft is unsure, or
+make a tree.
 
     python benchmarks/head_levels.py --out benchmarks/results/head-levels.json
 """
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from foredraft.devices.machine import this_machine
 from foredraft.engines.executorch_program import load_runtime
 from foredraft.export import lower
-from foredraft.export.head_program import HeadProgram
+from foredraft.export.head_program import FuseProgram, HeadProgram
 from foredraft.export.program import QuantizedEmbedding
 from foredraft.models.config import DecoderConfig, Rope
 from foredraft.models.decoder import Decoder
@@ -91,8 +92,6 @@ def programs(sizes: Sizes, folder: Path) -> None:
     step = HeadProgram(head, range(sizes.rows), (target, embedding), 512)
     lower.quantize(step, lower.Precision())
     bounds = lower.Sizes(8, 8, 512)
-    from foredraft.export.head_program import FuseProgram
-
     exported = lower.export_head(step, FuseProgram(head), bounds)
     with (folder / "step.pte").open("wb") as file:
         lower.lower({"forward": exported[lower.HEAD]}).write_to_file(file)
@@ -153,6 +152,7 @@ class Runner:
 
 
 def main() -> None:
+    """Time both and keep the raw numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=60)

@@ -264,7 +264,13 @@ def _train(kind: Any, plan: Any, opened: tuple[Any, Any, Any, Any], console: Con
             if event.measured is not None:
                 console.print(_sentence(event), soft_wrap=True)
 
-        run = kind(plan, target, machine, heard(stage=console.print, event=told, stop=stop), team)
+        read = [0]
+
+        def reading(tokens: int) -> None:
+            read[0] += tokens
+            bar(0, None, f"{read[0]} tokens read")
+
+        run = kind(plan, target, machine, heard(console.print, reading, told, stop), team)
         trainer = run.prepare()
         console.print(
             f"{trainer.trained / 1e6:.2f} million weights are trained; {trainer.vocabulary} tokens in the draft "
@@ -335,7 +341,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _bar(console: Console, what: str) -> Iterator[Callable[[int, int, str], None]]:
+def _bar(console: Console, what: str) -> Iterator[Callable[[int, int | None, str], None]]:
     columns = (
         TextColumn(what),
         BarColumn(),
@@ -347,7 +353,7 @@ def _bar(console: Console, what: str) -> Iterator[Callable[[int, int, str], None
     with Progress(*columns, console=console, disable=console.quiet) as progress:
         task = progress.add_task(what, total=None, more="")
 
-        def show(done: int, of: int, more: str) -> None:
+        def show(done: int, of: int | None, more: str) -> None:
             progress.update(task, completed=done, total=of, more=more)
 
         yield show
