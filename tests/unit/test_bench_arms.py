@@ -40,7 +40,7 @@ def test_each_arm_once_in_order() -> None:
 
 
 @given(
-    st.sampled_from([("ngram",), ("model",), ("ngram", "model12"), ("model3", "ngram")]),
+    st.sampled_from([("ngram",), ("model",), ("ngram", "model12"), ("model3", "ngram"), ("ngram", "head")]),
     st.one_of(
         st.tuples(st.just("fixed"), st.integers(1, 256), st.one_of(st.none(), st.integers(1, 256))),
         st.tuples(
@@ -57,13 +57,14 @@ def test_a_name_reads_back(drafts: tuple[str, ...], rest: tuple[str, int | None,
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the drafts ngram, model"),
-        ("qwen:cost", "the drafts ngram, model"),
-        ("model1:cost", "the drafts ngram, model"),
+        ("", "the drafts ngram, head, model"),
+        ("qwen:cost", "the drafts ngram, head, model"),
+        ("model1:cost", "the drafts ngram, head, model"),
         ("none", "plain decoding always runs"),
         ("plain:fixed:4", "plain decoding always runs"),
         ("ngram+ngram:cost", "each draft once"),
-        ("model+model2:cost", "one draft model at most"),
+        ("model+model2:cost", "one draft model or head at most"),
+        ("head+model:cost", "one draft model or head at most"),
         ("ngram:best", "controllers cost, threshold, fixed"),
         ("ngram:fixed", "a length of at least 1"),
         ("ngram:fixed:0", "a length of at least 1"),
@@ -92,6 +93,15 @@ def test_defaults_sweep_fixed_lengths_and_let_cost_choose() -> None:
     assert [str(arm) for arm in default_arms(0)] == ["ngram:fixed:2", "ngram:fixed:4", "ngram:fixed:7", "ngram:cost"]
     found = [str(arm) for arm in default_arms(2)]
     assert "model2:fixed:7" in found and found[-2:] == ["ngram+model:cost", "ngram+model2:cost"]
+
+
+def test_a_head_is_an_arm_of_its_own() -> None:
+    [arm] = parse_arms(["ngram+head:fixed:3"])
+    assert arm.head and arm.model is None
+    assert [str(arm) for arm in default_arms(0, head=True)][-1] == "ngram+head:cost"
+    check_models([arm], 0, "t", head=True)
+    with pytest.raises(InvalidValue, match="--draft head or --draft DIR"):
+        check_models([arm], 3, "t")
 
 
 def test_models_must_be_there() -> None:
