@@ -11,12 +11,17 @@ from foredraft.models.head import DraftHead, HeadConfig
 from foredraft.models.head_file import HeadTarget, StoredHead, save_head
 from foredraft.models.load import load_decoder
 
-TAPS, IDS = (0, 2, 4), (0, 1, 2, 3, 5, 6, 8, 9, 11, 14, 15, 20)
+IDS = (0, 1, 2, 3, 5, 6, 8, 9, 11, 14, 15, 20)
+
+
+def taps_of(layers: int) -> tuple[int, ...]:
+    """The first, a middle and the last layer, as far as they differ."""
+    return tuple(sorted({0, layers // 2, layers - 1}))
 
 
 def head_of(target: Decoder, seed: int = 0) -> DraftHead:
     """Always the same; it says the tokens ``IDS``."""
-    head = DraftHead(HeadConfig.of(target.config, (*TAPS[:2], target.config.layers - 1), len(IDS)))
+    head = DraftHead(HeadConfig.of(target.config, taps_of(target.config.layers), len(IDS)))
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in head.parameters():

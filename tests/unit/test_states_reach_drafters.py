@@ -20,9 +20,9 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.ngram import NgramDrafter
 from foredraft.drafters.null import NullDrafter
 from foredraft.engines.scripted import ScriptedEngine, ScriptedSession, markov_table
-from foredraft.sampling import Sampler
+from foredraft.sampling import History, Sampler
 from foredraft.trees import path_to
-from foredraft.types import Budget, Ids, Logits, SamplingParams, Scores, Step
+from foredraft.types import Budget, Draft, Ids, Logits, SamplingParams, Scores, Step
 
 VOCAB = 12
 PROMPT = [1, 2, 3, 4, 5, 6, 7]
@@ -45,7 +45,7 @@ class Engine(ScriptedEngine):
 
 
 @dataclass
-class Reader(NullDrafter):
+class Reader:
     """Says nothing and remembers what it is shown."""
 
     name: str = "reader"
@@ -54,6 +54,15 @@ class Reader(NullDrafter):
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.seen = []
+
+    def propose(self, context: History, budget: Budget, sampler: Sampler) -> Draft:
+        return Draft.empty(self.name, "only reads")
+
+    def observe(self, accepted: Sequence[int]) -> None:
+        """Never told: it proposes nothing."""
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     def read_states(self, first: int, states: Logits, text: Sequence[int]) -> None:
         assert first == len(self.seen), "in order, without a gap"
