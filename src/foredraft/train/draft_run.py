@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foredraft import __version__
-from foredraft.errors import InvalidValue, MissingExtra
+from foredraft.errors import InvalidValue, MissingExtra, TrainingDataError
 from foredraft.export.source import open_source
 from foredraft.hf_tokenizer import HfTokenizer
 from foredraft.models.config import DecoderConfig
@@ -29,7 +29,7 @@ from foredraft.train.frozen import Frozen
 from foredraft.train.head_run import CURVE, LOG, Told, check_data, read_log
 from foredraft.train.loop import Event
 from foredraft.train.prune import Kept, Removal, TargetScore, first_layers, keep_layers, pruned, sample
-from foredraft.train.states import missing, read_states
+from foredraft.train.states import kept_taps, missing, read_states
 from foredraft.train.target import Machine, Target
 from foredraft.train.team import Alone, Team
 from foredraft.train.vocabulary import draft_vocabulary
@@ -97,7 +97,10 @@ class DraftRun:
     def prepare(self) -> DraftTrainer:
         """Let the target read the texts, choose layers and draft vocabulary, begin or go on with training."""
         self.check()
-        taps = default_taps(self.target.decoder.config.layers)
+        layers = self.target.decoder.config.layers
+        taps = kept_taps(self.plan.data) or default_taps(layers)  # of which only the last layer matters here
+        if taps[-1] != layers - 1:
+            raise TrainingDataError(f"{self.plan.data}: its states lack the target's last layer; remove them")
         if self.team.rank == 0 and (parts := missing(self.plan.data, taps)):
             self.told.stage("the target reads the texts")
             read_states(self.target.decoder, taps, parts, self.told.tokens)

@@ -54,6 +54,12 @@ def missing(directory: Path, taps: Sequence[int]) -> list[Path]:
     return found
 
 
+def kept_taps(directory: Path) -> tuple[int, ...] | None:
+    """The layers whose states are there; None if there are none yet."""
+    path = next((states_file(part) for part in part_files(directory) if states_file(part).exists()), None)
+    return None if path is None else tuple(_taps(path))
+
+
 def states_file(part: Path) -> Path:
     """Where the states of a file of texts are."""
     return part.parent.parent / STATES / f"{part.stem}.safetensors"
