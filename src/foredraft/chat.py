@@ -26,6 +26,7 @@ ROLES = ("system", "user", "assistant", "tool")
 _MAX_ITERATIONS = 100_000  # range() items one rendering may take in all, nested loops included
 _MAX_PRODUCT = 1_000_000  # longest text or list that * makes in a template; numbers of * and ** stay below 64 bits
 _MAX_RENDERED = 64 * 2**20  # characters
+_MARK = "\ue000words\ue000"
 _TEMPLATE_FAILURES = (
     ArithmeticError,
     AttributeError,
@@ -83,6 +84,21 @@ def encode_messages(tokenizer: Tokenizer, messages: Sequence[Message]) -> Encode
     )
     ids = tokenizer.encode(rendered, add_special=False, parse_special=True)
     return _encoded(_with_one_bos(tokenizer, ids), rendered, notes)
+
+
+def user_opening(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of the chat template up to where a user's words begin: a model that goes on from there writes as the user.
+    PromptError without a template, or with one that does not show the place."""
+    template = tokenizer.chat_template
+    if template is None:
+        raise PromptError("the model has no chat template, so it cannot ask its own questions; give --prompts FILE")
+    bos, eos = _special_text(tokenizer, tokenizer.bos_id), _special_text(tokenizer, tokenizer.eos_id)
+    asked = [{"role": "user", "content": _MARK}]
+    head, mark, _ = render_chat(template, asked, bos=bos, eos=eos, add_generation_prompt=False).partition(_MARK)
+    ids = _with_one_bos(tokenizer, tokenizer.encode(head, add_special=False, parse_special=True)) if head else []
+    if not mark or not ids:
+        raise PromptError("the chat template does not show where the user's words begin; give --prompts FILE")
+    return tuple(ids)
 
 
 def render_chat(

@@ -254,8 +254,8 @@ def _check_types(manifest: Manifest) -> None:
         if not good:
             raise _DamageError(f"{name} has a value that cannot be")
     if (head := manifest.head) is not None:
-        good = head.heads % head.kv_heads == 0 and max(head.heads, head.head_dim) <= 4096 and manifest.taps
-        if not good or not head.rows <= shape.vocab_size or not _FILE_NAME.fullmatch(head.file):
+        good = head.heads % head.kv_heads == 0 and max(head.heads, head.head_dim) <= 4096
+        if not good or not manifest.taps or not head.rows <= shape.vocab_size or not _FILE_NAME.fullmatch(head.file):
             raise _DamageError("head has a value that cannot be")
     for name, facts in (("source", manifest.source), ("program", manifest.program), ("tokenizer", manifest.tokenizer)):
         if not _SHA256.fullmatch(facts.sha256):

@@ -224,8 +224,11 @@ class Pipeline:
         if self._session is not None:
             self._session.close()
             self._session = None
-        for engine in (*self.helpers, *([self.head] if self.head is not None else []), self.engine):
-            engine.close()
+        for helper in self.helpers:
+            helper.close()
+        if self.head is not None:
+            self.head.close()
+        self.engine.close()
 
     def __enter__(self) -> Pipeline:
         return self

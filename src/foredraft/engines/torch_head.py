@@ -116,7 +116,7 @@ class TorchHeadSession:
         angles = (cos[at][:, None], sin[at][:, None])
         ids = torch.from_numpy(tokens.astype(np.int64)).to(cache.device)
         embedded = self._engine.embedding[ids] * self._config.embed_scale
-        return self._engine.head(embedded, state, Angles(angles, angles), attend)  # type: ignore[no-any-return]
+        return self._engine.head(embedded, state, Angles(angles, angles), attend)
 
     def _reserve(self, cache: TorchCache) -> None:
         before = cache.capacity

@@ -41,7 +41,7 @@ class FuseProgram(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """See the class."""
         parts = states.chunk(self.parts, dim=-1)
-        return self.fuse(torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], -1))  # type: ignore[no-any-return]
+        return self.fuse(torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], -1))
 
 
 class HeadLayer(Layer):
@@ -57,12 +57,12 @@ class HeadLayer(Layer):
         self.ffn_norm = Norm(head.ffn_norm)
         self.swap = half_swap_product(head.config.head_dim)
 
-    def forward(self, embedded: Tensor, state: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
+    def forward(self, embedded: Tensor, state: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:
         """embedded, state [N, h] -> [N, h]."""
         both = torch.cat([self.token_norm(embedded), self.input_norm(state)], -1)
         x = state + self.out(self._attend(self._heads(both, step.angles[0]), step, *caches))
         h = self.ffn_norm(x)
-        return x + self.down(functional.silu(self.gate(h)) * self.up(h))  # type: ignore[no-any-return]
+        return x + self.down(functional.silu(self.gate(h)) * self.up(h))
 
 
 class HeadProgram(nn.Module):

@@ -112,7 +112,7 @@ class DraftHead(nn.Module):
         """The target's states [*, N, T·h] -> [*, N, h]. Each layer's are normalised first: their sizes differ by orders
         of magnitude."""
         parts = states.unflatten(-1, (len(self.config.taps), self.config.hidden_size)).unbind(-2)
-        return self.fuse(torch.cat([norm(part) for norm, part in zip(self.state_norms, parts, strict=True)], -1))  # type: ignore[no-any-return]
+        return self.fuse(torch.cat([norm(part) for norm, part in zip(self.state_norms, parts, strict=True)], -1))
 
     def forward(self, embedded: Tensor, state: Tensor, angles: Angles, attend: Attend) -> Tensor:
         """embedded [*, N, h] of the tokens that follow; state [*, N, h], fused or this head's own -> [*, N, h]."""
@@ -123,7 +123,7 @@ class DraftHead(nn.Module):
         y = attend(0, rotate(q, angles.full) * c.query_scale, rotate(k, angles.full), v)
         x = state + self.out(y.flatten(-2))
         gate, up = self.gate_up(self.ffn_norm(x)).chunk(2, dim=-1)
-        return x + self.down(functional.silu(gate) * up)  # type: ignore[no-any-return]
+        return x + self.down(functional.silu(gate) * up)
 
     def parameter_count(self) -> int:
         """Trained parameters."""

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from foredraft.chat import encode_messages, render_chat
-from foredraft.errors import PromptError
+from foredraft.chat import encode_messages, user_opening
 from foredraft.prompts import Prompt
 from foredraft.tokens import TextStream, Tokenizer
 from foredraft.train.texts import DataSettings, Text, split_of
@@ -22,7 +21,6 @@ OWN = "own"
 """The kind of questions that the target asked itself."""
 LONGEST_QUESTION = 128
 """Tokens; a question that does not end within them is not used."""
-_MARK = "\ue000question\ue000"
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,6 @@ def asked(prompt: Prompt, tokenizer: Tokenizer) -> Asked:
     return Asked(prompt.encoded(tokenizer).ids, prompt.messages[-1]["content"], prompt.kind)
 
 
-def opening(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The chat template up to where the user's words begin. PromptError without a template, or one that hides them."""
-    template = tokenizer.chat_template
-    if template is None:
-        raise PromptError("the model has no chat template, so it cannot ask its own questions; give --prompts FILE")
-    bos, eos = (
-        "" if id is None else tokenizer.piece(id, special=True).decode("utf-8", "replace")
-        for id in (tokenizer.bos_id, tokenizer.eos_id)
-    )
-    text = render_chat(template, [{"role": "user", "content": _MARK}], bos=bos, eos=eos, add_generation_prompt=False)
-    head, mark, _ = text.partition(_MARK)
-    if not mark or not head:
-        raise PromptError("the chat template does not show where the user's words begin; give --prompts FILE")
-    ids = tokenizer.encode(head, add_special=False, parse_special=True)
-    return (tokenizer.bos_id, *ids) if tokenizer.add_bos and tokenizer.bos_id not in ids[:1] else tuple(ids)  # type: ignore[return-value]
-
-
 class Conversations:
     """A source of jobs for texts ``0 .. count - 1`` without those in ``finished``; ``keep`` is given each text."""
 
@@ -69,7 +50,7 @@ class Conversations:
     ) -> None:
         self._settings, self._tokenizer, self._keep = settings, tokenizer, keep
         self._prompts = prompts
-        self._opening = opening(tokenizer) if settings.questions else ()
+        self._opening = user_opening(tokenizer) if settings.questions else ()
         self._waiting = deque(number for number in range(total(settings, len(prompts))) if number not in finished)
         self._ready: deque[Job] = deque()
         self._asked: dict[int, Asked] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foredraft.errors import MissingExtra
-from foredraft.train.head import Event
+from foredraft.train.loop import Event
 from foredraft.whole_files import replacing
 
 

@@ -173,10 +173,12 @@ class DraftRun:
         decoder = trainer.best_decoder()
         splits = trainer.corpus.texts
         most = len(splits["validation"])
-        measured = {split: trainer.loop.measured(split, most).as_json() for split in splits if splits[split]}
+        measured: dict[str, Any] = {
+            split: trainer.loop.measured(split, most).as_json() for split, texts in splits.items() if texts
+        }
         decoder.to(self.machine.dtype)
         write_hugging_face(decoder, self._source, self.plan.directory / MODEL)
-        card = {
+        card: dict[str, Any] = {
             **measured,
             "before": self.events[0].as_json()["measured"] if self.events else None,
             "target": {"name": self.target.name, "sha256": self.target.sha256},

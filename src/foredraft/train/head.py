@@ -72,7 +72,8 @@ class Trainee:
 
     def measured(self, groups: Iterable[Sequence[TextStates]]) -> Measured:
         """How good its chains are."""
-        return measure(self.head, self.frozen, groups, self.settings.depth, self._rotation)
+        found: Measured = measure(self.head, self.frozen, groups, self.settings.depth, self._rotation)
+        return found
 
 
 KeepBest = Callable[[DraftHead, Measured], None]

@@ -87,7 +87,7 @@ def rollout_loss(kind: Loss, guesses: Guesses) -> Tensor:
     Laws of ``PIECE`` places exist at once, and none is kept for the way back: the output matrix is not trained, so all
     that is needed there is the slope by the normed outputs.
     """
-    return _RolloutLoss.apply(guesses.normed, guesses, kind)  # type: ignore[no-any-return,no-untyped-call]
+    return _RolloutLoss.apply(guesses.normed, guesses, kind)
 
 
 class _RolloutLoss(torch.autograd.Function):
@@ -111,6 +111,6 @@ class _RolloutLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         (slopes,) = ctx.saved_tensors
         return slopes * outer, None, None
