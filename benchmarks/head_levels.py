@@ -56,7 +56,7 @@ TARGETS = (
 )
 
 
-class Chain(nn.Module):
+class Chain(nn.Module):  # type: ignore[misc]  # torch is not followed
     """Four levels of a head program, greedily, in one call."""
 
     def __init__(self, step: HeadProgram, ids: Tensor) -> None:
@@ -103,7 +103,7 @@ def programs(sizes: Sizes, folder: Path) -> None:
         torch.ones(sizes.kv_heads, 128, 1), caches,
     )  # fmt: skip
     slots = torch.export.Dim("slots", min=2, max=512)
-    shapes = (({}, {}, {}), {}, {1: slots}, {1: slots}, [{1: slots}] * 2)
+    shapes: Any = (({}, {}, {}), {}, {1: slots}, {1: slots}, [{1: slots}] * 2)
     with torch.no_grad():
         traced = torch.export.export(chain.eval(), arguments, dynamic_shapes=shapes, strict=False)
     with (folder / "chain.pte").open("wb") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +31,9 @@ class Pair:
     def __init__(self, target: Engine, head: HeadEngine, close: float) -> None:
         self.target, self.head, self.close = target, head, close
 
-    def states(self, tokens: Sequence[int]) -> Logits:
+    def states(self, tokens: Ids) -> Logits:
         session = self.target.open()
-        ids = np.array(tokens, np.int32)
-        hidden = session.extend(ids, np.arange(-1, len(ids) - 1, dtype=np.int32), 0).hidden
+        hidden = session.extend(tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), 0).hidden
         session.close()
         assert hidden is not None
         return hidden

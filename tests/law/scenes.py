@@ -206,7 +206,7 @@ class PointDrafter:
         assert int(fits.sum()) <= budget.nodes and fits[: int(fits.sum())].all()
         return Draft(draft.tokens[fits], draft.parents[fits], None, self.name)
 
-    def observe(self, accepted: Sequence[int], hidden: Logits | None) -> None:
+    def observe(self, accepted: Sequence[int]) -> None:
         """Nothing to learn."""
 
     def close(self) -> None:

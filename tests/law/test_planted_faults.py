@@ -192,7 +192,7 @@ class TestInTheLoop:
             draft = honest(self, context, budget, sampler)
             assert draft.laws is not None
             if draft.laws[0].prob(int(draft.tokens[0])) < 0.3:
-                self.observe((), None)
+                self.observe(())
                 return Draft.empty()
             return draft
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foredraft.chat import user_opening
 from foredraft.errors import PromptError, TrainingDataError
 from foredraft.models.decoder import Decoder
 from foredraft.prompts import Prompt
 from foredraft.sampling import History, Sampler
 from foredraft.tokens import TextStream
 from foredraft.train import data
-from foredraft.train.conversations import OWN, asked, opening
+from foredraft.train.conversations import OWN, asked
 from foredraft.train.data import Asker, Progress, make_texts, prompts_hash
 from foredraft.train.texts import (
     HELD_OUT,
@@ -352,7 +353,7 @@ def test_own_questions(asker: Asker, tmp_path: Path) -> None:
     """The question is what the target says behind the beginning of a user's turn, asked as a user would ask it."""
     make_texts(asker, OWN_QUESTIONS, tmp_path, 5, Hears())
     texts, tokenizer = all_texts(tmp_path), asker.tokenizer
-    start = opening(tokenizer)
+    start = user_opening(tokenizer)
     assert "".join(tokenizer.piece(id, special=True).decode() for id in start) == "<s><|turn|>user\n"
     skipped = [text for text in texts if text.skipped]
     assert 0 < len(skipped) < len(texts)
@@ -371,7 +372,7 @@ def test_the_first_question_is_sampled_behind_the_opening(asker: Asker, tmp_path
     make_texts(asker, settings, tmp_path, 1, Hears())
     for text in all_texts(tmp_path):
         params = SamplingParams(temperature=1.0, top_p=0.98, seed=(settings.seed << 32) + 2 * text.number)
-        history, sampler = History(opening(asker.tokenizer)), Sampler(params)
+        history, sampler = History(user_opening(asker.tokenizer)), Sampler(params)
         while history.generated < 128:
             token = sampler.choose(forward(asker.decoder, history.tokens, 1)[0], history)
             history.push(token)
@@ -436,17 +437,17 @@ def test_a_full_disk_loses_nothing_that_was_kept(
 def test_who_cannot_ask_itself(asker: Asker) -> None:
     """Without a template, or with one that hides where the user's words begin."""
     with pytest.raises(PromptError, match="has no chat template, so it cannot ask its own questions; give --prompts"):
-        opening(replace(ToyTokenizer(), chat_template=None))
+        user_opening(replace(ToyTokenizer(), chat_template=None))
     for template in ("{{ messages[0]['content'] }}", "hello", "{{ messages[0]['content'] | length }}"):
         with pytest.raises(PromptError, match="does not show where the user's words begin; give --prompts FILE"):
-            opening(replace(ToyTokenizer(), chat_template=template))
+            user_opening(replace(ToyTokenizer(), chat_template=template))
 
 
 def test_the_opening_begins_with_one_bos() -> None:
     tokenizer = ToyTokenizer()
     without = replace(tokenizer, chat_template="<|turn|>user\n{{ messages[0]['content'] }}<|end|>")
-    assert opening(without) == opening(tokenizer) and opening(tokenizer)[0] == 1
-    assert opening(replace(without, add_bos=False)) == opening(tokenizer)[1:]
+    assert user_opening(without) == user_opening(tokenizer) and user_opening(tokenizer)[0] == 1
+    assert user_opening(replace(without, add_bos=False)) == user_opening(tokenizer)[1:]
 
 
 def test_prompts_are_told_apart_by_their_hash() -> None:

@@ -57,7 +57,7 @@ class HeadLayer(Layer):
         self.ffn_norm = Norm(head.ffn_norm)
         self.swap = half_swap_product(head.config.head_dim)
 
-    def forward(self, embedded: Tensor, state: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:
+    def forward(self, embedded: Tensor, state: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
         """embedded, state [N, h] -> [N, h]."""
         both = torch.cat([self.token_norm(embedded), self.input_norm(state)], -1)
         x = state + self.out(self._attend(self._heads(both, step.angles[0]), step, *caches))
