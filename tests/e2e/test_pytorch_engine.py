@@ -177,7 +177,7 @@ def test_pieces_of_a_prompt(piece: int, small: Decoder, monkeypatch: pytest.Monk
     for rows in (0, 1, 7, 30):
         scores = session.extend(ids(TEXT[:30]), ids(range(-1, 29)), rows)
         assert scores.logits.shape == (rows, tiny_models.VOCAB)
-        assert scores.hidden is not None and scores.hidden.shape == (rows, 32)
+        assert scores.hidden is not None and scores.hidden.shape == (30, 32), "of all tokens, scored or not"
         assert rows == 0 or far(scores.logits, want[-rows:]) < SAME
         session.keep([])
     tokens = TEXT[50 : 50 + len(TREE)]
@@ -224,16 +224,16 @@ def test_taps_are_the_outputs_of_layers(small: Decoder) -> None:
     read(session, TEXT[:6])
     scores = session.extend(ids(TEXT[6:9]), ids([-1, 0, 1]), 2)
     assert scores.hidden is not None
-    assert scores.hidden.shape == (2, 96) and scores.hidden.dtype == np.float32
+    assert scores.hidden.shape == (3, 96) and scores.hidden.dtype == np.float32
     outputs: list[torch.Tensor] = []
     hooks = [small.blocks[layer].register_forward_hook(lambda *args: outputs.append(args[2])) for layer in (0, 3, 5)]
     tiny_torch.forward(small, TEXT[:9])
     for hook in hooks:
         hook.remove()
-    want = torch.cat(outputs, -1)[-2:].numpy()
+    want = torch.cat(outputs, -1)[-3:].numpy()
     np.testing.assert_allclose(scores.hidden, want, atol=1e-4)
     with torch.inference_mode():
-        logits = small.logits(torch.from_numpy(scores.hidden[:, 64:])).numpy()
+        logits = small.logits(torch.from_numpy(scores.hidden[1:, 64:])).numpy()
     np.testing.assert_allclose(scores.logits, logits, atol=1e-4)
     assert TorchEngine(small).info.hidden_size is None
     assert TorchEngine(small).open().extend(ids([1]), ids([-1]), 1).hidden is None

@@ -87,7 +87,7 @@ def test_draft(draft: bool, folder: Path, foredraft: Foredraft) -> None:
     data, output, target = made(folder, foredraft), folder / f"draft-{draft}", folder / "llama.gguf"
     command = ["tune", "draft", "--target", target, "--data", data, "-o", output, "--steps", "4", "--every", "2"]
     command += ["--keep-layers", "1", "--batch-tokens", "256", *COMMON, *(["--draft", target] if draft else [])]
-    code, out, err = foredraft(*map(str, command))
+    code, _, err = foredraft(*map(str, command))
     assert code == 0, err
     assert (output / "model" / "config.json").exists()
     assert (output / "layers.json").exists() == draft
