@@ -82,7 +82,8 @@ KeepBest = Callable[[DraftHead, Measured], None]
 
 @dataclass
 class HeadTrainer:
-    """One run, its checkpoint in ``directory``. ``precision``: of products while training; weights are float32."""
+    """One run, its checkpoint in ``directory``. ``precision``: of products while training; weights are float32.
+    ``trained_before``: the head is measured as it came, so that training that only harms gives it back."""
 
     head: DraftHead
     frozen: Frozen
@@ -91,6 +92,7 @@ class HeadTrainer:
     directory: Path
     precision: torch.dtype = torch.float32
     team: Team = field(default_factory=Alone)
+    trained_before: bool = False
 
     def __post_init__(self) -> None:
         longest = max(len(text.text) for texts in self.corpus.texts.values() for text in texts)
@@ -122,7 +124,13 @@ class HeadTrainer:
 
     def run(self, told: Callable[[Event], None], keep_best: KeepBest, stop: Callable[[], bool] = lambda: False) -> None:
         """See ``Loop.run``; ``keep_best`` is given the head whenever it measures better than before."""
-        self.loop.run(told, lambda found: keep_best(self.head, found), stop)
+
+        def keep(found: Measured) -> None:
+            keep_best(self.head, found)
+
+        if self.trained_before and self.loop.best is None:
+            self.loop.measure(told, keep)
+        self.loop.run(told, keep, stop)
 
     def measured(self, split: Split, most: int | None = None) -> Measured:
         """The head as it is now on the texts of one split, or on ``most`` of them."""

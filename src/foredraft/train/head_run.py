@@ -100,7 +100,14 @@ class HeadRun:
         frozen = Frozen.of(self.target.decoder, ids)
         self.plan.directory.mkdir(parents=True, exist_ok=True)
         trainer = HeadTrainer(
-            head, frozen, corpus, self.plan.settings, self.plan.directory, self.machine.dtype, self.team
+            head,
+            frozen,
+            corpus,
+            self.plan.settings,
+            self.plan.directory,
+            precision=self.machine.dtype,
+            team=self.team,
+            trained_before=self.plan.start is not None,
         )
         if trainer.resume():
             known = trainer.loop.step
@@ -155,6 +162,8 @@ class HeadRun:
         assert about is not None
         card = {
             **measured,
+            "before": self.events[0].as_json()["measured"] if self.plan.start is not None and self.events else None,
+            "from": None if self.plan.start is None else self.plan.start.name,
             "parameters": head.parameter_count(),
             "draft_vocabulary": {"size": head.config.rows, "coverage": round(self.coverage, 4)},
             "data": asdict(about),
