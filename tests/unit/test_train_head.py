@@ -258,7 +258,7 @@ def test_bfloat16(world: World, tmp_path: Path) -> None:
     assert one.measured("validation").overlap == pytest.approx(exact.overlap, abs=0.02)
     heard, again = Heard(), Heard()
     one.run(heard.told, heard.keep_best)
-    two.run(again.told, again.keep_best, lambda: two.step >= 11)
+    two.run(again.told, again.keep_best, lambda: two.loop.step >= 11)
     two = trainer(tmp_path / "2")
     assert two.resume()
     two.run(again.told, again.keep_best)
@@ -321,7 +321,7 @@ def in_told(limit: int) -> Break:
 
 def before_step(limit: int) -> Break:
     def broken(trainer: HeadTrainer, heard: Heard, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(trainer, "_train", counted(limit, trainer._train, first=True))
+        patch.setattr(trainer.loop, "_train", counted(limit, trainer.loop._train, first=True))
 
     return broken
 
@@ -330,7 +330,8 @@ def in_step(limit: int, name: str, *, first: bool) -> Break:
     """In the optimizer, before or behind the change of the weights."""
 
     def broken(trainer: HeadTrainer, heard: Heard, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(trainer._optimizer, name, counted(limit, getattr(trainer._optimizer, name), first=first))
+        optimizer = trainer.loop._optimizer
+        patch.setattr(optimizer, name, counted(limit, getattr(optimizer, name), first=first))
 
     return broken
 
@@ -371,7 +372,7 @@ def interrupted_run(world: World, directory: Path, breaks: list[Break], settings
     for broken in [*breaks, None]:
         trainer = world.trainer(directory, settings)
         trainer.resume()
-        heard.events = [event for event in heard.events if event.step <= trainer.step]
+        heard.events = [event for event in heard.events if event.step <= trainer.loop.step]
         with pytest.MonkeyPatch.context() as patch:
             if broken is not None:
                 broken(trainer, heard, patch)
@@ -397,8 +398,8 @@ def test_stopped_between_steps(steps: int, whole: Ended, world: World, tmp_path:
     for limit in (steps, 99):
         trainer = world.trainer(tmp_path)
         trainer.resume()
-        end = trainer.step + limit
-        trainer.run(heard.told, heard.keep_best, lambda: trainer.step >= end)  # noqa: B023  called in this run alone
+        end = trainer.loop.step + limit
+        trainer.run(heard.told, heard.keep_best, lambda: trainer.loop.step >= end)  # noqa: B023  called in this run alone
         assert trainer.finished == (limit == 99)
     whole.assert_same(Ended.of(trainer, heard))
 
@@ -406,7 +407,7 @@ def test_stopped_between_steps(steps: int, whole: Ended, world: World, tmp_path:
 def test_a_finished_run_does_nothing_more(whole: Ended, world: World, tmp_path: Path) -> None:
     whole_run(world, tmp_path)
     trainer, heard = world.trainer(tmp_path), Heard()
-    assert trainer.resume() and trainer.finished and trainer.step == 28
+    assert trainer.resume() and trainer.finished and trainer.loop.step == 28
     trainer.run(heard.told, heard.keep_best)
     assert not heard.events and not heard.kept
     assert same(trainer.head.state_dict(), whole.weights)
@@ -414,11 +415,15 @@ def test_a_finished_run_does_nothing_more(whole: Ended, world: World, tmp_path: 
 
 def test_time_and_tokens_are_of_all_runs(world: World, tmp_path: Path) -> None:
     first = world.trainer(tmp_path)
-    first.run(lambda event: None, lambda head, found: None, lambda: first.step >= 8)
+    first.run(lambda event: None, lambda head, found: None, lambda: first.loop.step >= 8)
     then = world.trainer(tmp_path)
-    assert then.resume() and (then.seconds, then.tokens) == (first.seconds, first.tokens) and then.step == 8
+    assert (
+        then.resume()
+        and (then.loop.seconds, then.loop.tokens) == (first.loop.seconds, first.loop.tokens)
+        and then.loop.step == 8
+    )
     then.run(lambda event: None, lambda head, found: None)
-    assert then.seconds > first.seconds and then.tokens > first.tokens
+    assert then.loop.seconds > first.loop.seconds and then.loop.tokens > first.loop.tokens
 
 
 # --- the best head, and early stopping ---------------------------------------------------------------------
@@ -455,14 +460,14 @@ def test_early_stopping(
 ) -> None:
     """After so many measurements without a better one; as good is not better."""
     trainer = world.trainer(tmp_path, replace(SETTINGS, steps=12, every=2, patience=patience))
-    trainer.measured = scripted(values)  # type: ignore[method-assign,assignment]
+    trainer.loop.measured = scripted(values)  # type: ignore[method-assign,assignment]
     heard, steps_kept = Heard(), list[int]()
-    trainer.run(heard.told, lambda head, found: steps_kept.append(trainer.step))
-    assert trainer.step == steps and steps_kept == kept and trainer.finished
+    trainer.run(heard.told, lambda head, found: steps_kept.append(trainer.loop.step))
+    assert trainer.loop.step == steps and steps_kept == kept and trainer.finished
     again = world.trainer(tmp_path, replace(SETTINGS, steps=12, every=2, patience=patience))
     assert again.resume() and again.finished
     again.run(heard.told, heard.keep_best)
-    assert again.step == steps and not heard.kept
+    assert again.loop.step == steps and not heard.kept
 
 
 def test_patience_is_kept_over_an_interruption(world: World, tmp_path: Path) -> None:
@@ -471,9 +476,9 @@ def test_patience_is_kept_over_an_interruption(world: World, tmp_path: Path) -> 
     for limit in (5, 99):
         trainer = world.trainer(tmp_path, settings)
         trainer.resume()
-        trainer.measured = scripted(values[trainer.step // 2 :])  # type: ignore[method-assign,assignment]
-        trainer.run(lambda event: None, lambda head, found: None, lambda: trainer.step >= limit)  # noqa: B023
-    assert trainer.step == 8 and trainer.best is not None and trainer.best.accepted == 3.0
+        trainer.loop.measured = scripted(values[trainer.loop.step // 2 :])  # type: ignore[method-assign,assignment]
+        trainer.run(lambda event: None, lambda head, found: None, lambda: trainer.loop.step >= limit)  # noqa: B023
+    assert trainer.loop.step == 8 and trainer.loop.best is not None and trainer.loop.best.accepted == 3.0
 
 
 def test_real_early_stopping(world: World, tmp_path: Path) -> None:
@@ -505,7 +510,7 @@ OTHER: dict[str, Any] = {
 def begun(world: World, tmp_path: Path) -> Path:
     """A directory with the checkpoint of a run of 4 steps."""
     trainer = world.trainer(tmp_path)
-    trainer.run(lambda event: None, lambda head, found: None, lambda: trainer.step >= 4)
+    trainer.run(lambda event: None, lambda head, found: None, lambda: trainer.loop.step >= 4)
     return tmp_path
 
 
@@ -586,7 +591,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(what: str, begun: Path, world: 
 
 def test_no_checkpoint(world: World, tmp_path: Path) -> None:
     trainer = world.trainer(tmp_path)
-    assert not trainer.resume() and trainer.step == 0 and not trainer.finished
+    assert not trainer.resume() and trainer.loop.step == 0 and not trainer.finished
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(begun: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,7 +610,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(begun: Path, world: World, mon
     assert (begun / CHECKPOINT).read_bytes() == before
     assert [path.name for path in begun.iterdir()] == [CHECKPOINT]
     again = world.trainer(begun)
-    assert again.resume() and again.step == 4
+    assert again.resume() and again.loop.step == 4
 
 
 def test_round_trip_of_a_checkpoint(tmp_path: Path) -> None:
