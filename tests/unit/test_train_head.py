@@ -19,6 +19,7 @@ from foredraft.models.decoder import Decoder
 from foredraft.models.head import DraftHead, HeadConfig, begin, default_taps
 from foredraft.train import checkpoint as checkpoint_room
 from foredraft.train import head as head_room
+from foredraft.train import loop as loop_room
 from foredraft.train.batch import Rotation
 from foredraft.train.batches import Batches, Corpus, collated
 from foredraft.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
@@ -96,7 +97,8 @@ class Heard:
     kept: list[tuple[Mapping[str, Tensor], Measured]] = field(default_factory=list)
 
     def told(self, event: Event) -> None:
-        self.events.append(event)
+        """A step has one event; what is told again takes its place."""
+        self.events = [*(one for one in self.events if one.step != event.step), event]
 
     def keep_best(self, head: DraftHead, measured: Measured) -> None:
         self.kept.append((copy.deepcopy(head.state_dict()), measured))
@@ -350,9 +352,18 @@ def in_measuring(limit: int, *, first: bool = True) -> Break:
     return broken
 
 
+def in_saving(limit: int) -> Break:
+    """Before the checkpoint is written; it is written after all when the run ends."""
+
+    def broken(trainer: HeadTrainer, heard: Heard, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(trainer.loop, "save", counted(limit, trainer.loop.save, first=True))
+
+    return broken
+
+
 BREAKS: dict[str, Break] = {
-    **{f"told {limit}": in_told(limit) for limit in (1, 2, 3, 6, 7)},
-    **{f"before step {limit}": before_step(limit) for limit in (1, 2, 7, 8, 23, 28)},
+    **{f"told {limit}": in_told(limit) for limit in (1, 2, 7)},
+    **{f"before step {limit}": before_step(limit) for limit in (1, 7, 8, 28)},
     "before the optimizer's step 9": in_step(9, "step", first=True),
     "behind the optimizer's step 1": in_step(1, "step", first=False),
     "behind the optimizer's step 9": in_step(9, "step", first=False),
@@ -360,6 +371,7 @@ BREAKS: dict[str, Break] = {
     "before measuring 2": in_measuring(2),
     "behind measuring 2": in_measuring(2, first=False),
     "before the last measuring": in_measuring(5),
+    "while the second measurement is saved": in_saving(2),
     "before keeping 1": in_keep_best(1, first=True),
     "behind keeping 1": in_keep_best(1, first=False),
 }
@@ -390,6 +402,17 @@ def test_interrupted_and_taken_up_again(where: str, whole: Ended, world: World, 
 def test_interrupted_again_and_again(whole: Ended, world: World, tmp_path: Path) -> None:
     breaks = [before_step(3), before_step(1), in_told(2), in_step(2, "step", first=False), before_step(9), in_told(1)]
     whole.assert_same(interrupted_run(world, tmp_path, breaks))
+
+
+def test_interrupted_where_losses_begin_to_be_averaged_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a line of the log that closes a span of losses, between two measurements."""
+    monkeypatch.setattr(loop_room, "_REPORTED", 20)
+    settings = replace(SETTINGS, steps=32, every=32)
+    whole = whole_run(world, tmp_path / "whole", settings)
+    assert [event.step for event in whole.heard.events] == [10, 20, 30, 32]
+    whole.assert_same(interrupted_run(world, tmp_path / "parts", [in_told(2)], settings))
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 13])
@@ -488,6 +511,33 @@ def test_real_early_stopping(world: World, tmp_path: Path) -> None:
     assert ended.stored.step == 9 and ended.stored.waited == 2 and len(ended.heard.kept) == 1
 
 
+def test_a_head_that_was_trained_before(world: World, tmp_path: Path) -> None:
+    """It is measured as it came: if training only harms it, it is the best one."""
+    good = world.trainer(tmp_path / "good", replace(SETTINGS, steps=20, every=20))
+    good.run(lambda event: None, lambda head, found: None)
+    came = copy.deepcopy(good.head.state_dict())
+    settings = replace(SETTINGS, learning_rate=0.9, warmup=0, every=3, patience=2)
+    heard = Heard()
+    for broken in (in_told(1), None):
+        trainer = world.trainer(tmp_path / "bad", settings)
+        trainer.head.load_state_dict(came)
+        trainer.trained_before = True
+        trainer.resume()
+        with pytest.MonkeyPatch.context() as patch, suppress(Interrupted):
+            if broken is not None:
+                broken(trainer, heard, patch)
+            trainer.run(lambda event: heard.told(event), heard.keep_best)
+    assert [event.step for event in heard.events if event.measured is not None] == [0, 3, 6]
+    assert len(heard.kept) == 1 and same(heard.kept[0][0], came) and heard.kept[0][1] == good.measured("validation")
+
+
+def test_some_texts_of_a_split(world: World, tmp_path: Path) -> None:
+    trainer = world.trainer(tmp_path)
+    some, every = trainer.measured("train", 4), trainer.measured("train")
+    assert some.tokens == sum(28 - SETTINGS.depth + 1 for _ in range(4)) < every.tokens
+    assert trainer.measured("train", 999) == every
+
+
 # --- checkpoints -------------------------------------------------------------------------------------------
 
 OTHER: dict[str, Any] = {
@@ -573,6 +623,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no best": changed(lambda values: values.update(best={"accepted": 1.0})),
     "best is a number": changed(lambda values: values.update(best=1.5)),
     "a weight is missing": changed(lambda values: values["weights"].pop("fuse.weight")),
+    "a weight that fits by repetition": changed(
+        lambda values: values["weights"].update({"fuse.weight": torch.zeros(1)})
+    ),
     "a weight of another shape": changed(lambda values: values["weights"].update({"fuse.weight": torch.zeros(2)})),
     "weights are a list": changed(lambda values: values.update(weights=[1])),
     "no moments": changed(lambda values: values.update(optimizer={})),

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from foredraft.errors import InvalidValue
 from foredraft.train.batches import Batches, Corpus
 from foredraft.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from foredraft.train.heap import trim_heap
 from foredraft.train.losses import LOSSES, Loss
 from foredraft.train.measures import Measured
 from foredraft.train.states import TextStates
@@ -88,8 +89,8 @@ class Event:
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in line.items()}
 
 
-_TOLD, _REPORTED = 10, 50
-"""Steps between two events, and steps over which a loss is averaged at most."""
+_TOLD, _REPORTED, _TRIMMED = 10, 50, 20
+"""Steps between two events, steps over which a loss is averaged at most, and steps after which memory is given back."""
 Told = Callable[[Event], None]
 KeepBest = Callable[[Measured], None]
 
@@ -231,8 +232,10 @@ class Loop:
         self.step += 1
         self._losses.append(value)
         self.tokens += sum(len(text.text) - text.text.prompt_tokens for text in texts)
-        self.seconds += perf_counter() - started
         self._whole = True
+        if self.step % _TRIMMED == 0:
+            trim_heap()
+        self.seconds += perf_counter() - started
 
     def _measure_if_due(self, told: Told, keep_best: KeepBest) -> None:
         """Due as long as the losses of a step that ends with a measurement were not reported; also after an
