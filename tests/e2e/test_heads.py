@@ -47,7 +47,7 @@ def pipeline(setup: Setup) -> Iterator[Pipeline]:
 @pytest.mark.parametrize("controller", CONTROLLERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_the_text_is_plain_decodings(pipeline: Pipeline, controller: str, temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, seed=5)
+    params = SamplingParams(temperature=temperature, min_tokens=60, seed=5)
     request = Request(TEXT, params, CONTROLLERS[controller](pipeline), max_tokens=60)
     drafted, plain = pipeline.run(request).summary, pipeline.run(request.plain).summary
     assert drafted.ids == plain.ids
@@ -58,7 +58,7 @@ def test_the_text_is_plain_decodings(pipeline: Pipeline, controller: str, temper
 
 @pytest.mark.parametrize("rule", ["residual", "relaxed"])
 def test_other_rules(pipeline: Pipeline, rule: Rule) -> None:
-    params = SamplingParams(temperature=1.0, seed=2)
+    params = SamplingParams(temperature=1.0, min_tokens=40, seed=2)
     request = Request(TEXT, params, Fixed(Budget.chain(3)), rule, 0.05 if rule == "relaxed" else 0.0, max_tokens=40)
     found = pipeline.run(request).summary
     assert found.drafted > 20 and len(found.ids) == 40

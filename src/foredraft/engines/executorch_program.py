@@ -104,7 +104,8 @@ class NativeProgram:
     def run(self, step: Pass, caches: Caches) -> list[Any]:
         """The program's outputs: logits float32[R, V'], hidden states float32[N, ·] if it has taps.
 
-        They are views of the program's memory: valid until its next run. Raises InvalidValue beyond the bounds.
+        They are views of the program's memory, which its methods share: valid until the next run of any of them.
+        Raises InvalidValue beyond the bounds.
         """
         self._check(self._method, step, caches)
         arrays = (step.tokens, step.positions, step.slots, step.rows, *step.masks)
@@ -118,10 +119,10 @@ class NativeProgram:
         return self._call(self._head, arrays, caches.tensors)
 
     def fuse(self, states: Logits) -> Logits:
-        """The target's states float32[N, T·h] -> what the head reads, float32[N, h], a view."""
+        """The target's states float32[N, T·h] -> what the head reads, float32[N, h]."""
         if self._fuse is None or not 1 <= len(states) <= self.bounds.width:
             raise InvalidValue("states", len(states), f"1 to {self.bounds.width}, of a program with a head")
-        fused: Logits = self._call(self._fuse, (states,), [])[0]
+        fused: Logits = self._call(self._fuse, (states,), [])[0].copy()
         return fused
 
     def _call(self, method: Any, arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
