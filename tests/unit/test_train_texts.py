@@ -89,7 +89,16 @@ def test_files_are_numbered_behind_the_last_one(tmp_path: Path) -> None:
     assert write_part(tmp_path, TEXTS[:1]).name == "000003.jsonl"
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(DataSettings)])
+def test_more_questions_are_the_same_data(tmp_path: Path) -> None:
+    write_about(tmp_path, SETTINGS)
+    more = replace(SETTINGS, questions=SETTINGS.questions + 5)
+    write_about(tmp_path, more)
+    assert read_about(tmp_path) == more
+    write_about(tmp_path, SETTINGS)
+    assert read_about(tmp_path) == more, "fewer are there already"
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(DataSettings) if item.name != "questions"])
 def test_other_settings_are_refused_by_name(name: str, tmp_path: Path) -> None:
     write_about(tmp_path, SETTINGS)
     other = replace(SETTINGS, **{name: CHANGES[name]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -117,7 +118,7 @@ def test_a_source_that_has_more_when_a_text_is_finished() -> None:
                 self.waiting.append(Job(number, (5, 6), SamplingParams(), 1 if number % 2 else 4))
 
     decoder = tiny_decoder()
-    source = Chain.of([Job(0, (5, 6), SamplingParams(), 4)])
+    source = Chain(deque([Job(0, (5, 6), SamplingParams(), 4)]))
     list(Writer(decoder, frozenset(), Shelf(1, CONTEXT)).run(source))
     assert [len(source.written[number].ids) for number in sorted(source.written)] == [4, 1, 4, 1, 4, 1]
 

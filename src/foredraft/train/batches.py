@@ -30,9 +30,12 @@ class Corpus:
             for text in texts_of(part):
                 if len(text.text) > text.text.prompt_tokens > 1:
                     texts[text.text.split].append(text)  # type: ignore[index]
-        for split in ("train", "validation"):
-            if not texts[split]:
-                raise TrainingDataError(f"{directory}: holds no text to {split.removesuffix('ation')} with; make more")
+        for split, word in (("train", "train"), ("validation", "validate")):
+            if not texts[split]:  # type: ignore[index]
+                raise TrainingDataError(f"{directory}: holds no text to {word} with; make more")
+        widths = {text.states.shape[1] for split in texts.values() for text in split}
+        if len(widths) > 1:
+            raise TrainingDataError(f"{directory}: its states differ in width ({sorted(widths)}); remove its states")
         return Corpus(texts)
 
 

@@ -49,12 +49,31 @@ def load_checkpoint(directory: Path, settings: Mapping[str, Any]) -> Checkpoint 
         return None
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
-        data["best"] = Measured(**data["best"]) if data["best"] else None
+        data["best"] = Measured(**data["best"]) if data["best"] is not None else None
         found = Checkpoint(**data)
-    except (OSError, RuntimeError, EOFError, TypeError, KeyError, ValueError, UnpicklingError) as error:
-        raise TrainingDataError(f"{path}: is damaged ({str(error)[:80]}); remove it to begin again") from None
+        _check(found)
+    except (OSError, RuntimeError, EOFError, TypeError, LookupError, ValueError, UnpicklingError) as error:
+        raise damaged(directory, error) from None
     names = [name for name in settings if found.settings.get(name) != settings[name]]
     if names:
         listed = ", ".join(name.replace("_", " ") for name in names)
         raise TrainingDataError(f"{path}: is of a run with other settings ({listed}); give another -o, or --restart")
     return found
+
+
+def damaged(directory: Path, error: Exception) -> TrainingDataError:
+    """What to say of a checkpoint that cannot be gone on with."""
+    why = " ".join(str(error).split())[:80]
+    return TrainingDataError(f"{directory / CHECKPOINT}: is damaged ({why}); remove it to begin again")
+
+
+def _check(found: Checkpoint) -> None:
+    """ValueError for values that no run leaves; weights and moments are checked by who takes them."""
+    numbers = (found.step, found.tokens, found.waited)
+    if not all(type(number) is int and number >= 0 for number in numbers) or not isinstance(found.seconds, float | int):
+        raise ValueError("a count is no whole number from 0 on")
+    for name in ("settings", "weights", "optimizer"):
+        if not isinstance(getattr(found, name), dict):
+            raise ValueError(f"{name} is no mapping")
+    if not isinstance(found.losses, list | tuple) or not all(isinstance(loss, float) for loss in found.losses):
+        raise ValueError("losses are no numbers")

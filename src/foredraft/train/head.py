@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from foredraft.errors import InvalidValue
 from foredraft.models.head import DraftHead
 from foredraft.train.batch import Rotation
 from foredraft.train.batches import Corpus, collated
@@ -28,6 +29,11 @@ class TrainSettings(LoopSettings):
     """``depth``: steps of a rollout, each later one counting ``decay`` times the one before."""
 
     decay: float = 0.8
+
+    def __post_init__(self) -> None:
+        LoopSettings.__post_init__(self)  # super() does not know a class with slots
+        if not 0 < self.decay <= 1:
+            raise InvalidValue("decay", self.decay, "a number above 0, up to 1")
 
 
 def head_loss(head: DraftHead, frozen: Frozen, batch: Batch, settings: TrainSettings, rotation: Rotation) -> Tensor:

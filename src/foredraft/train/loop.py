@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from foredraft.errors import InvalidValue
 from foredraft.train.batches import Batches, Corpus
-from foredraft.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from foredraft.train.checkpoint import Checkpoint, damaged, load_checkpoint, save_checkpoint
 from foredraft.train.heap import trim_heap
 from foredraft.train.losses import LOSSES, Loss
 from foredraft.train.measures import Measured
@@ -160,11 +160,21 @@ class Loop:
         found = load_checkpoint(self.directory, self._made_of)
         if found is None:
             return False
-        self.load(found.weights)
-        self._optimizer.load_state_dict(found.optimizer)
+        try:
+            self._check(found.weights)
+            self.load(found.weights)
+            self._optimizer.load_state_dict(dict(found.optimizer))
+        except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise damaged(self.directory, error) from None
         self.step, self.seconds, self.tokens, self.waited = found.step, found.seconds, found.tokens, found.waited
         self.best, self._losses, self._whole = found.best, list(found.losses), True
         return True
+
+    def _check(self, weights: Mapping[str, Tensor]) -> None:
+        """ValueError unless these are the weights that are trained."""
+        wanted = {name: (weight.shape, weight.dtype) for name, weight in self.weights().items()}
+        if {name: (weight.shape, weight.dtype) for name, weight in weights.items()} != wanted:
+            raise ValueError("its weights are others")
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Overwrite the weights that are trained."""
@@ -197,8 +207,9 @@ class Loop:
                 self._train(texts)
                 self._measure_if_due(told, keep_best)
                 if self._losses and self.step % _TOLD == 0:
-                    self._tell(told, self._event(None))
+                    event = self._event(None)
                     self._losses = self._losses if len(self._losses) < _REPORTED else []
+                    self._tell(told, event)
         finally:
             if self._whole:
                 self.save()
@@ -250,10 +261,14 @@ class Loop:
         better = self.best is None or found.accepted > self.best.accepted
         if better and self.team.rank == 0:
             keep_best(found)
-        event = self._event(found)
+        event, before = self._event(found), (self.best, self.waited, self._losses)
         self.best, self.waited = (found, 0) if better else (self.best, self.waited + 1)
         self._losses = []
-        self.save()
+        try:
+            self.save()
+        except BaseException:  # measured anew by whoever goes on
+            self.best, self.waited, self._losses = before
+            raise
         self._tell(told, event)
 
     def _tell(self, told: Told, event: Event) -> None:

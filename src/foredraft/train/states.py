@@ -23,6 +23,7 @@ from foredraft.train.texts import Text, part_files, read_part
 from foredraft.whole_files import replacing
 
 STATES = "states"
+_TYPES = {"states": torch.float16, "log_totals": torch.float32, "best": torch.int32}
 _AT_ONCE = 4096
 """Tokens, padding included, that are read in one pass."""
 _LARGEST = 65504.0
@@ -76,12 +77,13 @@ def read_states(decoder: Decoder, taps: Sequence[int], parts: Sequence[Path], to
             rotation = rotations.setdefault(longest, Rotation(decoder.config, decoder.embedding.weight, longest))
             for text, result in zip(group, _read(decoder, taps, group, rotation), strict=True):
                 results[text.number] = result
-        ordered = [results[text.number] for text in texts]
+        size = len(taps) * decoder.config.hidden_size
+        nothing = torch.empty(0, size, dtype=torch.float16), torch.empty(0), torch.empty(0, dtype=torch.int32)
+        ordered = [nothing, *(results[text.number] for text in texts)]
         path = states_file(part)
         path.parent.mkdir(exist_ok=True)
         tensors = {
-            name: torch.cat(list(values))
-            for name, values in zip(("states", "log_totals", "best"), zip(*ordered, strict=True), strict=True)
+            name: torch.cat(list(values)) for name, values in zip(_TYPES, zip(*ordered, strict=True), strict=True)
         }
         with replacing(path) as temporary:
             save_file(tensors, temporary, {"taps": json.dumps(list(taps))})
@@ -122,13 +124,16 @@ def texts_of(part: Path) -> list[TextStates]:
     texts = [text for text in read_part(part) if not text.skipped]
     path = states_file(part)
     tensors = _load(path)
-    total = sum(len(text) for text in texts)
-    if {len(tensor) for tensor in tensors.values()} != {total}:
+    total, width = sum(len(text) for text in texts), tensors["states"].shape[-1:]
+    shapes = {"states": (total, *width), "log_totals": (total,), "best": (total,)}
+    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    wanted = {name: (shapes[name], kind) for name, kind in _TYPES.items()}
+    if found != wanted or width[0] % len(_taps(path)):
         raise TrainingDataError(f"{path}: does not fit the texts in {part.name}; remove it to read the states again")
     result, start = [], 0
     for text in texts:
         cut = slice(start, start + len(text))
-        result.append(TextStates(text, *(tensors[name][cut] for name in ("states", "log_totals", "best"))))
+        result.append(TextStates(text, *(tensors[name][cut] for name in _TYPES)))
         start += len(text)
     return result
 
@@ -136,7 +141,7 @@ def texts_of(part: Path) -> list[TextStates]:
 def _load(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in ("states", "log_totals", "best")}
+            return {name: file.get_tensor(name) for name in _TYPES}
     except (OSError, SafetensorError) as error:
         raise TrainingDataError(f"{path}: cannot be read ({error}); remove it to read the states again") from None
 
@@ -144,7 +149,9 @@ def _load(path: Path) -> dict[str, Tensor]:
 def _taps(path: Path) -> list[int]:
     try:
         with safe_open(path, "pt") as file:
-            taps = json.loads((file.metadata() or {}).get("taps", "[]"))
-    except (OSError, SafetensorError, ValueError) as error:
+            taps = json.loads((file.metadata() or {}).get("taps", ""))
+        if not isinstance(taps, list) or not taps or not all(type(tap) is int for tap in taps):
+            raise ValueError("its list of layers is none")
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise TrainingDataError(f"{path}: cannot be read ({error}); remove it to read the states again") from None
-    return list(taps)
+    return taps

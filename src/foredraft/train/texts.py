@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from foredraft.errors import TrainingDataError
 from foredraft.records import DamagedRecord, record
@@ -142,14 +142,36 @@ def _lines(path: Path) -> list[str]:
 
 
 def _text(data: dict[str, object]) -> Text:
-    """A text whose numbers are ids; a record reader would name each of thousands."""
-    text = Text(**{item.name: data[item.name] for item in fields(Text)})  # type: ignore[arg-type]
-    ids = tuple(text.ids)
-    if not all(type(id) is int and 0 <= id < 1 << 24 for id in ids):
-        raise ValueError("an id is not a whole number from 0 on")
-    if not 0 <= text.prompt_tokens <= len(ids) or text.split not in SPLITS:
-        raise ValueError(f"prompt_tokens {text.prompt_tokens}, split {text.split}")
-    return Text(text.number, text.kind, text.split, text.temperature, text.prompt_tokens, ids, text.ended, text.skipped)
+    """One line, checked."""
+    listed: Any = data["ids"]
+    if not isinstance(listed, list) or not all(type(id) is int and 0 <= id < 1 << 24 for id in listed):
+        raise ValueError("ids is not a list of whole numbers from 0 on")
+    facts = record(_Facts, data)
+    if facts.prompt_tokens > len(listed) or facts.split not in SPLITS:
+        raise ValueError(f"prompt_tokens {facts.prompt_tokens}, split {facts.split!r}")
+    return Text(
+        facts.number,
+        facts.kind,
+        facts.split,
+        facts.temperature,
+        facts.prompt_tokens,
+        tuple(listed),
+        facts.ended,
+        facts.skipped,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """A text but for its ids, of which there are too many for a reader of records."""
+
+    number: int
+    kind: str
+    split: str
+    temperature: float
+    prompt_tokens: int
+    ended: bool
+    skipped: str
 
 
 def read_texts(directory: Path) -> Iterator[tuple[Path, list[Text]]]:

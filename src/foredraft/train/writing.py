@@ -81,10 +81,10 @@ class Writer:
     def run(self, source: Source) -> Iterator[int]:
         """Yields after every pass: tokens written in it."""
         while True:
-            written = self._fill(source)
-            if not any(self._rows):
+            begun = self._fill(source)
+            if not begun and not any(self._rows):
                 return
-            yield written + self._step(source)
+            yield begun + self._step(source)
 
     def _fill(self, source: Source) -> int:
         """New texts in empty rows, read together; their first tokens come with that. A few rows wait for others."""
