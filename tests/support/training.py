@@ -1,7 +1,7 @@
 """Tiny targets, heads and texts for tests of training, and a head's rollout written out token by token.
 
-The rollout follows its definition (EAGLE-3, arXiv 2503.01840, section 3.2) with plain float64 arithmetic and an explicit
-cache; it shares no line with ``foredraft.train``.
+The rollout follows its definition (EAGLE-3, arXiv 2503.01840, section 3.2) with plain float64 arithmetic and an
+explicit cache; it shares no line with ``foredraft.train``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from foredraft.models.config import DecoderConfig
 from foredraft.models.decoder import Decoder
 from foredraft.models.head import DraftHead, HeadConfig
 from foredraft.models.load import read_config
+from foredraft.train.batch import Rotation, causal, padded
 from foredraft.train.texts import Split, Text
 from foredraft.train.writing import Job, Written
 from tests.support.tiny_torch import SIZES, VARIANTS
@@ -191,3 +192,15 @@ def slow_rollout(head: SlowHead, ids: Sequence[int], states: Tensor, steps: int)
             own.append(entry)
             result[step, t] = output
     return result
+
+
+def states_and_logits(target: Decoder, texts: Sequence[Sequence[int]]) -> list[tuple[Tensor, Tensor]]:
+    """All layers' states [N, layers·h], side by side, and logits [N, V], of each text."""
+    tokens = padded(texts)
+    layers = range(target.config.layers)
+    rotation = Rotation(target.config, target.embedding.weight, tokens.shape[1])
+    *tapped, last = target.hidden(
+        tokens, rotation.at(torch.arange(tokens.shape[1])[None]), causal(target.config), layers
+    )
+    states, logits = torch.cat(tapped, -1), target.logits(last)
+    return [(states[row, : len(text)], logits[row, : len(text)]) for row, text in enumerate(texts)]
