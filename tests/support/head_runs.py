@@ -18,7 +18,8 @@ from foredraft.models.head import DraftHead, HeadConfig, begin
 from foredraft.train.batches import Corpus
 from foredraft.train.checkpoint import Checkpoint, load_checkpoint
 from foredraft.train.frozen import Frozen
-from foredraft.train.head import Event, HeadTrainer, TrainSettings
+from foredraft.train.head import HeadTrainer, TrainSettings
+from foredraft.train.loop import Event
 from foredraft.train.measures import Measured
 from foredraft.train.states import read_states
 from foredraft.train.texts import SPLITS, DataSettings, part_files, write_about, write_part

@@ -50,7 +50,7 @@ def tiny_config(name: str, **changes: Any) -> DecoderConfig:
 
 def tiny_decoder(name: str = "llama", seed: int = 0, **changes: Any) -> Decoder:
     """Random, but always the same; weights so large that every token shows."""
-    decoder = Decoder(tiny_config(name, **changes)).eval().requires_grad_(False)
+    decoder: Decoder = Decoder(tiny_config(name, **changes)).eval().requires_grad_(False)
     scramble(decoder, seed)
     return decoder
 

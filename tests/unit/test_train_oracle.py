@@ -96,7 +96,8 @@ class Asked:
         return Rotation(self.config.decoder(64), self.frozen.embedding, 64)
 
     def measured(self, late: int = 0) -> Measured:
-        return measure(self.oracle(late), self.frozen, [self.texts], DEPTH, self.rotation)
+        found: Measured = measure(self.oracle(late), self.frozen, [self.texts], DEPTH, self.rotation)
+        return found
 
     def loss(self, kind: Loss, late: int = 0) -> float:
         batch = collated(self.texts, torch.device("cpu"), torch.float32)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from foredraft.models.head import DraftHead, HeadConfig, begin
-from foredraft.train import checkpoint as checkpoint_room
 from foredraft.train import head as head_room
 from foredraft.train import loop as loop_room
+from foredraft.train import measures
 from foredraft.train.batches import Corpus
 from foredraft.train.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
 from foredraft.train.frozen import Frozen
@@ -113,7 +113,7 @@ def in_keep_best(limit: int, *, first: bool) -> Break:
 
 def in_measuring(limit: int, *, first: bool = True) -> Break:
     def broken(trainer: HeadTrainer, heard: Heard, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(head_room, "measure", counted(limit, head_room.measure, first=first))
+        patch.setattr(head_room, "measure", counted(limit, measures.measure, first=first))
 
     return broken
 
@@ -282,6 +282,11 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obje
     return apply
 
 
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "a text": lambda path: path.write_text("checkpoint\n"),
@@ -289,7 +294,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "its beginning": lambda path: path.write_bytes(path.read_bytes()[:10]),
-    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "a directory": directory,
     "a list": lambda path: torch.save([1, 2], path),
     "a number": lambda path: torch.save(3, path),
     "a tensor": lambda path: torch.save(torch.zeros(3), path),
@@ -334,7 +339,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(begun: Path, world: World, mon
     trainer = world.trainer(begun)
     assert trainer.resume()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_room.torch, "save", full)
+        patch.setattr(torch, "save", full)
         with pytest.raises(OSError, match="No space left"):
             trainer.run(lambda event: None, lambda head, found: None)
     assert (begun / CHECKPOINT).read_bytes() == before

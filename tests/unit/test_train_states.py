@@ -111,7 +111,7 @@ def test_padding_does_not_matter(at_once: int, kept: Kept, monkeypatch: pytest.M
         group = asked[2]
         assert isinstance(group, list)
         sizes.append((len(group), max(len(text) for text in group)))
-        return read(*asked)  # type: ignore[arg-type]
+        return read(*asked)
 
     monkeypatch.setattr(states, "_AT_ONCE", at_once)
     monkeypatch.setattr(states, "_read", spy)
@@ -204,13 +204,18 @@ def test_states_of_other_texts_are_refused(kept: Kept) -> None:
     assert "does not fit the texts in 000001.jsonl" in refusal(lambda: texts_of(kept.parts[1]))
 
 
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "no safetensors": lambda path: path.write_bytes(b"\xff" * 100),
     "truncated header": lambda path: path.write_bytes(path.read_bytes()[:40]),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0" * 64),
-    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "a directory": directory,
     "no states": lambda path: resaved(path, lambda tensors: tensors.pop("states")),
     "no best": lambda path: resaved(path, lambda tensors: tensors.pop("best")),
     "a number": lambda path: resaved(path, lambda tensors: tensors.update(best=torch.tensor(3))),

@@ -130,6 +130,16 @@ def test_damaged_settings(what: str, tmp_path: Path) -> None:
 
 
 LINE = {**asdict(TEXTS[0])}
+WRONG: dict[str, tuple[object, ...]] = {
+    "number": ("4", 1.5, None, -1, True),
+    "kind": (3, None, ["code"]),
+    "split": ("all", None, 1, []),
+    "temperature": ("0.8", None, -1.0, float("nan")),
+    "prompt_tokens": ("2", 4, -1, None, 1.5, True),
+    "ids": (5, None, "567", [5, "6", 7], [5, 6.0, 7], [5, -1, 7], [5, 1 << 24, 7], [5, True, 7], {}, [[5]]),
+    "ended": ("yes", None, 1),
+    "skipped": (None, 1, []),
+}
 DAMAGED_LINES: dict[str, str] = {
     "empty": "",
     "truncated": json.dumps(LINE)[:50],
@@ -138,20 +148,7 @@ DAMAGED_LINES: dict[str, str] = {
     "null": "null",
     "deep": "[" * 100_000,
     **{f"{key} is missing": json.dumps({name: value for name, value in LINE.items() if name != key}) for key in LINE},
-    **{
-        f"{key} is {value!r}": json.dumps(LINE | {key: value})
-        for key, wrong in {
-            "number": ("4", 1.5, None, -1, True),
-            "kind": (3, None, ["code"]),
-            "split": ("all", None, 1, []),
-            "temperature": ("0.8", None, -1.0, float("nan")),
-            "prompt_tokens": ("2", 4, -1, None, 1.5, True),
-            "ids": (5, None, "567", [5, "6", 7], [5, 6.0, 7], [5, -1, 7], [5, 1 << 24, 7], [5, True, 7], {}, [[5]]),
-            "ended": ("yes", None, 1),
-            "skipped": (None, 1, []),
-        }.items()
-        for value in wrong
-    },
+    **{f"{key} is {value!r}": json.dumps(LINE | {key: value}) for key, wrong in WRONG.items() for value in wrong},
 }
 
 

@@ -75,5 +75,6 @@ def _check(found: Checkpoint) -> None:
     for name in ("settings", "weights", "optimizer"):
         if not isinstance(getattr(found, name), dict):
             raise ValueError(f"{name} is no mapping")
-    if not isinstance(found.losses, list | tuple) or not all(isinstance(loss, float) for loss in found.losses):
+    losses: Any = found.losses
+    if not isinstance(losses, list | tuple) or not all(isinstance(loss, float) for loss in losses):
         raise ValueError("losses are no numbers")
