@@ -375,7 +375,7 @@ class _Room:
         self.DraftPlan, self.DraftRun = draft_run.DraftPlan, draft_run.DraftRun
         self.Told, self.joined = head_run.Told, team.joined
         self.Machine, self.check_trainable = target.Machine, target.check_trainable
-        self.open_target = target.open_target
+        self.open_target, self.use_threads = target.open_target, target.use_threads
         self.DataSettings, self.read_about = texts.DataSettings, texts.read_about
 
 
@@ -385,11 +385,9 @@ def _room(threads: int) -> _Room:
     try:
         with captured_stderr():  # torch speaks about itself
             room = _Room()
-            import torch
     except ImportError as error:
         raise MissingExtra(
             f"training needs the package {error.name}; install it with: pip install 'foredraft[tune]'"
         ) from error
-    if threads:
-        torch.set_num_threads(threads)
+    room.use_threads(threads)
     return room

@@ -18,6 +18,12 @@ from foredraft.tokens import Tokenizer
 DTYPES = ("auto", "float32", "bfloat16")
 
 
+def use_threads(count: int) -> None:
+    """Of the whole process; 0: as PyTorch is set."""
+    if count:
+        torch.set_num_threads(count)
+
+
 @dataclass(frozen=True)
 class Machine:
     """``device`` and ``dtype``: where the target runs, and the type of its weights and of products in training."""
