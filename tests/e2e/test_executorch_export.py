@@ -20,7 +20,7 @@ from foredraft.export.selfcheck import Difference, Evidence
 from foredraft.export.source import file_facts
 from foredraft.gguf_types import TENSOR_TYPES
 from foredraft.hf_tokenizer import TokenizerFacts
-from foredraft.manifest import MANIFEST, OUTPUT_ROWS, PROGRAM, TOKENIZER, read_manifest
+from foredraft.manifest import HEAD_IDS, MANIFEST, OUTPUT_ROWS, PROGRAM, TOKENIZER, read_manifest
 from foredraft.modelfile import read_gguf
 from foredraft.models.load import load_decoder
 from foredraft.tokenizer_json import tokenizer_from_gguf
@@ -29,6 +29,7 @@ from tests.support.engine_cases import distance, read
 from tests.support.exporter import executorch, quality
 from tests.support.exports import RECIPES, ROWS, TINY, exported, write_tiny
 from tests.support.gguf_writer import RawTensor, raw_tensors, write_gguf
+from tests.support.tiny_heads import taps_of
 
 ExportConfig, export_executorch, plan = executorch.ExportConfig, executorch.export_executorch, executorch.plan
 TEXT = np.random.default_rng(3).integers(3, tiny_models.VOCAB, 200).tolist()
@@ -50,6 +51,7 @@ def test_a_directory_with_its_facts(name: str, tmp_path: Path) -> None:
     manifest = read_manifest(folder)
     source = write_tiny(recipe.model, tmp_path)
     expected = {MANIFEST, PROGRAM, TOKENIZER, *([OUTPUT_ROWS] if "rows" in recipe.settings else [])}
+    expected |= {HEAD_IDS} if recipe.head else set()
     assert {path.name for path in folder.iterdir()} == expected
     assert manifest.source == file_facts(source)
     assert manifest.program == file_facts(folder / PROGRAM) and manifest.tokenizer == file_facts(folder / TOKENIZER)
@@ -57,7 +59,8 @@ def test_a_directory_with_its_facts(name: str, tmp_path: Path) -> None:
     assert manifest.shape.vocab_size == tiny_models.VOCAB
     assert manifest.bounds.context == recipe.settings.get("context", 4096)
     assert (manifest.bounds.width, manifest.bounds.rows) == (64, 32)
-    assert manifest.taps == recipe.settings.get("taps", ())
+    heads = taps_of(manifest.shape.layers) if recipe.head else ()
+    assert manifest.taps == recipe.settings.get("taps", heads) and (manifest.head is not None) == recipe.head
     assert manifest.output_rows == (len(ROWS) if "rows" in recipe.settings else None)
     assert (manifest.shape.window is not None) == recipe.model.startswith("gemma")
     assert manifest.backends == ("XnnpackBackend",) and len(manifest.operators) > 3

@@ -253,7 +253,7 @@ def test_importance_and_balancing_each_make_outputs_more_precise(config: Decoder
 def test_the_lowered_program_runs_and_agrees(tmp_path: Path) -> None:
     def lowered(program: Program, name: str) -> Path:
         path = tmp_path / name
-        path.write_bytes(lower.lower(lower.export(program, lower.Sizes(32, 32, 256))).buffer)
+        path.write_bytes(lower.lower({lower.FORWARD: lower.export(program, lower.Sizes(32, 32, 256))}).buffer)
         return path
 
     ours, plain = make_program(QWEN2), make_program(QWEN2)

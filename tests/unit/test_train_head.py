@@ -206,16 +206,18 @@ def test_real_early_stopping(world: World, tmp_path: Path) -> None:
 
 
 def test_a_head_that_was_trained_before(world: World, tmp_path: Path) -> None:
-    """It is measured as it came: if training only harms it, it is the best one."""
+    """It is measured as it came, once, also if the run is interrupted: if training only harms it, it is the best."""
     good = world.trainer(tmp_path / "good", replace(SETTINGS, steps=20, every=20))
     good.run(lambda event: None, lambda head, found: None)
     came = copy.deepcopy(good.head.state_dict())
     settings = replace(SETTINGS, learning_rate=0.9, warmup=0, every=3, patience=2)
     heard = Heard()
-    trainer = world.trainer(tmp_path / "bad", settings)
-    trainer.head.load_state_dict(came)
-    trainer.trained_before = True
-    trainer.run(heard.told, heard.keep_best)
+    for limit in (1, 99):
+        trainer = world.trainer(tmp_path / "bad", settings)
+        trainer.head.load_state_dict(came)
+        trainer.trained_before = True
+        assert trainer.resume() == (limit == 99)
+        trainer.run(heard.told, heard.keep_best, lambda: trainer.loop.step >= limit)  # noqa: B023  called in this run
     assert [event.step for event in heard.events if event.measured is not None] == [0, 3, 6]
     assert len(heard.kept) == 1 and same(heard.kept[0][0], came) and heard.kept[0][1] == good.measured("validation")
 

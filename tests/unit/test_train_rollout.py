@@ -13,6 +13,7 @@ from torch import Tensor
 
 from foredraft.models.decoder import Decoder
 from foredraft.models.head import DraftHead
+from foredraft.train import measures
 from foredraft.train.batch import Rotation
 from foredraft.train.batches import collated
 from foredraft.train.frozen import Frozen
@@ -196,8 +197,10 @@ def test_laws_come_from_the_last_layers_states(world: World) -> None:
         np.testing.assert_array_equal(text.best, logits.argmax(-1))
 
 
-def test_what_is_measured_is_what_loops_find(world: World) -> None:
+@pytest.mark.parametrize("piece", [5, 256])
+def test_what_is_measured_is_what_loops_find(world: World, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Position x, step j: the guess that reads token x + j is compared with the law there."""
+    monkeypatch.setattr(measures, "PIECE", piece)
     got = measure(world.head, world.frozen, [world.texts[:3], world.texts[3:]], DEPTH, world.rotation)
     overlaps, chains, covered = [], [], []
     reached, hits = [0] * DEPTH, [0] * DEPTH
